@@ -1,0 +1,1 @@
+"""trainbudget: a live budget for training runs."""
