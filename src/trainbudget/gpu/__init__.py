@@ -1,0 +1,69 @@
+"""Devices: who they are (`mapping`) and what they say (`nvml`, `mock`, `recorded`), behind one protocol."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainbudget.errors import ConfigError
+from trainbudget.gpu.protocol import (
+    AllocatorSource,
+    EventSource,
+    GpuBackend,
+    GpuIdentity,
+    Observer,
+    ProcessInfo,
+    ProcessLookup,
+)
+
+__all__ = [
+    "AllocatorSource",
+    "EventSource",
+    "GpuBackend",
+    "GpuIdentity",
+    "Observer",
+    "ProcessInfo",
+    "ProcessLookup",
+    "open_backend",
+]
+
+
+def open_backend(
+    name: str,
+    *,
+    process_info: ProcessLookup | None = None,
+    gpus: int = 1,
+    local_rank: int = 0,
+    local_world_size: int = 1,
+) -> GpuBackend | None:
+    """The backend called `name`, with no driver call made yet (`open` makes the first one); None for `none`.
+
+    Args:
+        name: `auto` (NVML; never the mock by itself), `nvml`, `mock` or `mock:SCENARIO`, `none`, or the path of a trace
+            whose readings are played again.
+        process_info: looks process ids up for the processes on a device (NVML only).
+        gpus: how many cards the mock has.
+        local_rank: the mock drives the card of this rank, and those of the others alike.
+        local_world_size: how many ranks of the mock's machine train.
+
+    Raises:
+        ConfigError: no such backend, scenario or trace.
+    """
+    kind, _, detail = name.partition(":")
+    if kind == "none":
+        return None
+    if kind in ("auto", "nvml"):
+        from trainbudget.gpu.nvml_backend import NvmlBackend
+
+        return NvmlBackend(process_info=process_info)
+    if kind == "mock":
+        from trainbudget.gpu.mock import MockBackend
+
+        return MockBackend(detail or "healthy", gpus=gpus, local_rank=local_rank, local_world_size=local_world_size)
+    if os.sep in name or name.endswith((".jsonl", ".gz")):
+        from trainbudget.gpu.recorded import RecordedBackend
+
+        if not Path(name).exists():
+            raise ConfigError(f"no trace at {name}")
+        return RecordedBackend(name)
+    raise ConfigError(f"unknown GPU backend {name!r}: use auto, nvml, mock, mock:SCENARIO, none or the path of a trace")
