@@ -1,0 +1,202 @@
+"""The engine: a deterministic state machine. `feed(event)` in order, `report()` whenever somebody wants to look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from trainbudget.engine.detect import DETECTORS
+from trainbudget.engine.detect.base import Detector, Signal, View
+from trainbudget.engine.ledger import Ledger
+from trainbudget.engine.report import Report
+from trainbudget.engine.reporting import report_of
+from trainbudget.engine.timeline import Timeline
+from trainbudget.events import AnyEvent, End, Event, Header, Phase
+from trainbudget.findings import Finding, Severity
+
+#: Seconds of trace time between two looks of the detectors; a moment (out of memory, end, exception) is looked at at once.
+CHECK_S = 5.0
+#: A condition that comes back this soon after it was cleared is the same finding again.
+REOPEN_S = 600.0
+#: A run that raises more than this many findings has one problem; the first ones tell which.
+MOST_FINDINGS = 500
+
+
+class Engine:
+    """Feed facts, read findings and the ledger. Two engines fed the same facts say the same.
+
+    Args:
+        ignore: finding codes that are never raised.
+        thresholds: `code.name` or `name` -> the user's value.
+    """
+
+    def __init__(
+        self,
+        *,
+        ignore: Iterable[str] = (),
+        thresholds: Mapping[str, float] | None = None,
+        detectors: Sequence[type[Any]] = DETECTORS,
+    ) -> None:
+        self.timeline = Timeline()
+        self.ledger = Ledger(self.timeline)
+        self._detectors: list[Detector] = [d() for d in detectors]
+        self._due = [0.0] * len(self._detectors)
+        self._thresholds = dict(thresholds or {})
+        self._board = Board(frozenset(ignore))
+        self._next_check_s = 0.0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, oldest first."""
+        return tuple(self._board.findings)
+
+    def feed(self, event: AnyEvent) -> None:
+        timeline = self.timeline
+        timeline.feed(event)
+        self.ledger.feed(event)
+        if timeline.now_s >= self._next_check_s or isinstance(event, (Event, End, Phase)):
+            self._check(urgent=isinstance(event, (Event, End)))
+        elif isinstance(event, Header):
+            self._take_header(event)
+
+    def report(self) -> Report:
+        return report_of(self.timeline, self.ledger, self.findings)
+
+    def _take_header(self, header: Header) -> None:
+        """Muting and thresholds travel in the record, so that a replay says what the live run said."""
+        if header.ignore:
+            self._board.ignore = self._board.ignore | frozenset(header.ignore)
+        for name, value in (header.thresholds or {}).items():
+            self._thresholds.setdefault(name, value)
+
+    def _check(self, *, urgent: bool) -> None:
+        now_s = self.timeline.now_s
+        self._next_check_s = now_s + CHECK_S
+        view = View(self.timeline, self.ledger, self._thresholds, self._board.active_codes)
+        for place, detector in enumerate(self._detectors):
+            if now_s < self._due[place] and not urgent:
+                continue
+            self._due[place] = now_s + detector.every_s
+            self._board.take(detector, now_s, detector.check(view))
+
+
+class _Condition(msgspec.Struct):
+    """A condition that is being watched: since when it holds, and when it held last."""
+
+    signal: Signal
+    since_s: float
+    seen_s: float
+    finding: int | None = None  # its place on the board
+
+
+_Conditions: TypeAlias = dict[tuple[str, "int | None", "int | None"], _Condition]
+
+
+class Board:
+    """What has been raised. Debounce and nothing else: a condition must hold for `hold_s` and be gone for `clear_s`."""
+
+    def __init__(self, ignore: frozenset[str]) -> None:
+        self.findings: list[Finding] = []
+        self.ignore = ignore
+        self.active_codes: frozenset[str] = frozenset()
+        self._conditions: dict[str, _Conditions] = {}
+
+    def take(self, detector: Detector, now_s: float, signals: Iterable[Signal]) -> None:
+        name = type(detector).__name__
+        known = self._conditions.get(name)
+        for signal in signals:
+            if signal.code in self.ignore:
+                continue
+            if signal.once:
+                self._raise(signal, now_s)
+                continue
+            if known is None:
+                known = self._conditions.setdefault(name, {})
+            self._hold(known, signal, now_s, detector.hold_s)
+        if known:
+            self._fade(known, now_s, detector.clear_s)
+
+    def _hold(self, known: _Conditions, signal: Signal, now_s: float, hold_s: float) -> None:
+        condition = known.get(signal.key)
+        if condition is None:
+            condition = known[signal.key] = _Condition(signal, now_s, now_s)
+        condition.seen_s = now_s
+        if condition.finding is not None:
+            self._update(condition.finding, signal)
+        elif now_s - condition.since_s >= hold_s:
+            place = self._reopen(signal, now_s)
+            condition.finding = self._raise(signal, now_s) if place is None else place
+
+    def _fade(self, known: _Conditions, now_s: float, clear_s: float) -> None:
+        for key in [k for k, c in known.items() if c.seen_s < now_s]:
+            condition = known[key]
+            if condition.finding is None:
+                del known[key]
+            elif now_s - condition.seen_s >= clear_s:
+                self._clear(condition.finding, now_s)
+                del known[key]
+
+    def _raise(self, signal: Signal, now_s: float) -> int | None:
+        if len(self.findings) >= MOST_FINDINGS:
+            return None
+        severity = signal.severity or default_severity(signal.code)
+        self.findings.append(
+            Finding(
+                code=signal.code,
+                severity=severity,
+                raised_s=now_s,
+                gpu=signal.gpu,
+                rank=signal.rank,
+                phase=signal.phase,
+                cause=signal.cause,
+                summary=signal.summary,
+                evidence=dict(signal.evidence),
+                forecast=signal.forecast,
+            )
+        )
+        self._refresh()
+        return len(self.findings) - 1
+
+    def _reopen(self, signal: Signal, now_s: float) -> int | None:
+        for place in range(len(self.findings) - 1, -1, -1):
+            old = self.findings[place]
+            if (old.code, old.gpu, old.rank) == signal.key and old.cleared_s is not None:
+                if now_s - old.cleared_s > REOPEN_S:
+                    return None
+                self.findings[place] = msgspec.structs.replace(old, cleared_s=None)
+                self._refresh()
+                return place
+        return None
+
+    def _update(self, place: int, signal: Signal) -> None:
+        old = self.findings[place]
+        severity = signal.severity or old.severity
+        worse = severity if severity.level > old.severity.level else old.severity
+        changed: dict[str, Any] = {}
+        if worse is not old.severity:
+            changed["severity"] = worse
+        if signal.forecast is not None and signal.forecast != old.forecast:
+            changed["forecast_latest"] = signal.forecast
+            if old.forecast is None:
+                changed["forecast"] = signal.forecast
+        if old.cause is None and signal.cause is not None:
+            changed["cause"] = signal.cause
+        if changed:
+            self.findings[place] = msgspec.structs.replace(old, **changed)
+
+    def _clear(self, place: int, now_s: float) -> None:
+        self.findings[place] = msgspec.structs.replace(self.findings[place], cleared_s=now_s)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.active_codes = frozenset(f.code for f in self.findings if f.cleared_s is None)
+
+
+_SEVERITIES: dict[str, Severity] = {d.record.code: d.record.severity for d in DETECTORS}
+
+
+def default_severity(code: str) -> Severity:
+    """The severity declared in the code's record."""
+    return _SEVERITIES.get(code, Severity.WARNING)

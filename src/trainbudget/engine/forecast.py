@@ -1,0 +1,164 @@
+"""Trends with significance, and projections of the whole run. A forecast may refuse: then it is None."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.series import Point
+
+#: Two-sided 90 % quantile of the normal distribution.
+Z90 = 1.645
+#: A trend must be this significant (Mann-Kendall z; 3.3 = one false alarm in a thousand independent looks, one-sided).
+Z_TREND = 3.3
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A robust line `value = level + slope * (x - x_last)`.
+
+    Attributes:
+        slope: units of value per unit of x, the median of pairwise slopes (Theil 1950, Sen 1968).
+        low, high: its 90 % interval (Sen 1968).
+        level: the line's value at `x_last`.
+        noise: median absolute residual x 1.4826.
+        z: Mann-Kendall statistic; |z| >= `Z_TREND` is a trend.
+    """
+
+    slope: float
+    low: float
+    high: float
+    level: float
+    x_last: float
+    noise: float
+    z: float
+    points: int
+
+    @property
+    def rising(self) -> bool:
+        return self.z >= Z_TREND and self.low > 0.0
+
+    @property
+    def falling(self) -> bool:
+        return self.z <= -Z_TREND and self.high < 0.0
+
+    def reaches(self, limit: float) -> tuple[float, float, float] | None:
+        """x at which the line meets `limit` (value, low, high), or None where it never does."""
+        gap = limit - self.level
+        slope, low, high = (self.slope, self.low, self.high) if gap >= 0 else (-self.slope, -self.high, -self.low)
+        gap = abs(gap)
+        if slope <= 0.0:
+            return None
+        margin = Z90 * self.noise
+        at = self.x_last + gap / slope
+        earliest = self.x_last + max(0.0, gap - margin) / max(high, slope)
+        latest = self.x_last + (gap + margin) / low if low > 0.0 else math.inf
+        return at, earliest, latest
+
+
+def trend(xs: Sequence[float], ys: Sequence[float], *, most: int = 48) -> Trend | None:
+    """The robust trend of points, or None of fewer than 6 or without any spread in x. At most `most` points are used."""
+    n = len(xs)
+    if n < 6 or xs[-1] <= xs[0]:
+        return None
+    if n > most:
+        places = [round(i * (n - 1) / (most - 1)) for i in range(most)]
+        xs, ys = [xs[i] for i in places], [ys[i] for i in places]
+        n = most
+    slopes, s = [], 0
+    for i in range(n):
+        x_i, y_i = xs[i], ys[i]
+        for j in range(i + 1, n):
+            dx, dy = xs[j] - x_i, ys[j] - y_i
+            if dx > 0.0:
+                slopes.append(dy / dx)
+            s += (dy > 0) - (dy < 0)
+    if not slopes:
+        return None
+    slopes.sort()
+    count = len(slopes)
+    variance = n * (n - 1) * (2 * n + 5) / 18.0
+    sigma = math.sqrt(variance)
+    z = (s - (1 if s > 0 else -1 if s < 0 else 0)) / sigma
+    reach = Z90 * sigma
+    slope = slopes[count // 2]
+    low = slopes[max(0, int((count - reach) / 2))]
+    high = slopes[min(count - 1, int((count + reach) / 2) + 1)]
+    x_last = xs[-1]
+    levels = sorted(y - slope * (x - x_last) for x, y in zip(xs, ys, strict=True))
+    level = levels[n // 2]
+    noise = 1.4826 * sorted(abs(v - level) for v in levels)[n // 2]
+    return Trend(slope, low, high, level, x_last, noise, z, n)
+
+
+def trend_of(points: Sequence[Point], *, by_step: bool = False, most: int = 48) -> Trend | None:
+    """The trend of a series over time, or over steps."""
+    if by_step:
+        points = [p for p in points if p.step is not None]
+        return trend([float(p.step or 0) for p in points], [p.value for p in points], most=most)
+    return trend([p.t_s for p in points], [p.value for p in points], most=most)
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Where the run will end. Seconds are from process start to the last step, money is for the whole job."""
+
+    run_time_s: float
+    run_time_low_s: float
+    run_time_high_s: float
+    end_at_s: float
+    pace_s: float  # wall seconds a step, phases included
+    cost: float | None
+    cost_low: float | None
+    cost_high: float | None
+
+
+def project(timeline: Timeline, cost_so_far: float | None) -> Projection | None:
+    """The run's end from its recent pace, or None: no steps yet, no known total, still warming up.
+
+    The pace is wall time per step over the whole steady part so far, so that evaluations, saves and waits to come are in
+    it at their share so far.
+    """
+    left = timeline.steps_left
+    track = timeline.steps
+    session = timeline.run.session
+    if left is None or session is None or track.steady_since_step is None:
+        return None
+    records = track.window()
+    if not track.enough(records):
+        return None
+    recent = _pace(records[0].end_s, records[-1].end_s, sum(r.count for r in records[1:]))
+    first_s, first_step = session.first_step_end_s, track.session_steps
+    whole = _pace(timeline.wall_s(first_s), records[-1].end_s, first_step - 1) if first_s is not None else None
+    if recent is None:
+        return None
+    # Phases come at intervals longer than the window: the whole run knows their share, the window knows today's speed.
+    pace = recent if whole is None else max(recent, whole) if left > 0 else recent
+    elapsed = timeline.wall_s() - timeline.started_s
+    low, high = min(recent, whole or recent), max(recent, whole or recent)
+    spread = 1.0 + 0.5 / math.sqrt(len(records))
+    run_s = elapsed + left * pace
+    rate = _cost_rate_per_s(timeline)
+    to_cost = (lambda s: None) if rate is None or cost_so_far is None else (lambda s: cost_so_far + (s - elapsed) * rate)
+    run_low, run_high = elapsed + left * low / spread, elapsed + left * high * spread
+    return Projection(
+        run_s, run_low, run_high, timeline.now_s + left * pace, pace, to_cost(run_s), to_cost(run_low), to_cost(run_high)
+    )
+
+
+def _pace(begin_s: float, end_s: float, steps: int) -> float | None:
+    return (end_s - begin_s) / steps if steps > 0 and end_s > begin_s else None
+
+
+def _cost_rate_per_s(timeline: Timeline) -> float | None:
+    """Money a second for the whole job."""
+    if timeline.price is None or timeline.price.per_gpu_hour is None:
+        return None
+    return timeline.price.per_gpu_hour / 3600.0 * job_gpus(timeline)
+
+
+def job_gpus(timeline: Timeline) -> int:
+    """Charged GPUs of the whole job: own ones times ranks, where each rank has the same."""
+    return max(1, len(timeline.charged)) * timeline.world_size

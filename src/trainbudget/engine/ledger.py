@@ -1,0 +1,345 @@
+"""Where every GPU-second went: each in exactly one bucket, booked once, when its bucket is final.
+
+At an instant, per GPU: stall > innermost open phase > inside a step > between steps. What is booked is never taken back:
+a fact that comes later than its seconds' booking (a step that ends after a stall was booked) keeps only the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.run import STARTUP_PHASES
+from trainbudget.engine.tracks.steps import WARMUP_STEPS, StepRecord, steady_from
+from trainbudget.events import AnyEvent, End, Event, Phase, Step
+
+USEFUL = ("compute",)
+OVERHEAD = ("startup", "warmup", "communication", "eval", "save", "log")
+WASTE = ("data_wait", "host_gap", "padding", "optimizer_offload", "idle", "stall", "lost", "other")
+BUCKETS = ("compute", "eval", "save", "startup", "warmup", "communication", "log", *WASTE)
+
+_PHASE_BUCKET = {"eval": "eval", "save": "save", "log": "log", "compile": "warmup", **dict.fromkeys(STARTUP_PHASES, "startup")}
+#: Seconds that wait for a later fact to tell their bucket (contract: at most this, or the open phase).
+PENDING_S = 120.0
+#: A step's optimizer phase this large is not a GPU's: on a GPU it is a few per cent of the step (it reads and writes each
+#: state once, while forward and backward read each weight per token); only a CPU optimizer takes a fifth.
+OFFLOAD_SHARE = 0.2
+#: Utilization readings needed before a data wait is weighed with them.
+WAIT_READINGS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One bucket's content; cost is None without a price."""
+
+    gpu_seconds: float
+    cost: float | None
+
+
+class Ledger:
+    """Call `feed` after the timeline took the same fact. `seconds` and `cost` only ever grow."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._time = timeline
+        self.seconds: dict[str, float] = {}
+        self.unpriced: dict[str, float] = {}
+        self.cost: dict[str, float] = {}
+        self.booked_s: float | None = None  # wall seconds; everything before is booked
+        self.wait_assumed = False  # a data wait was charged whole, the GPU's part in it being unknown
+        self._warming: list[tuple[Step, StepRecord]] = []
+        self._phases: list[tuple[float, float, str]] = []  # closed, not yet passed by booked_s: start, end, phase (wall)
+        self._startup = True  # before the first step of a session
+        self._training_ever = False
+
+    # --- facts
+
+    def feed(self, event: AnyEvent) -> None:
+        if self.booked_s is None:
+            self.booked_s = self._time.started_s
+        if self.unpriced and self._time.price is not None:
+            self._price_the_past()
+        if isinstance(event, Step):
+            self._on_step(event)
+        elif isinstance(event, Phase):
+            phase = self._time.closed_phase
+            if phase is not None:
+                self._phases.append((self._time.wall_s(phase.start_s), self._time.wall_s(phase.end_s), phase.phase))
+                self._settle()
+        elif isinstance(event, Event):
+            self._on_event(event)
+        elif isinstance(event, End):
+            self._flush_warming()
+            self._book_rest(self._time.wall_s())
+        else:
+            self._settle()
+
+    @property
+    def pending_s(self) -> float:
+        """Wall seconds that are not booked yet."""
+        return max(0.0, self._time.wall_s() - (self.booked_s if self.booked_s is not None else self._time.started_s))
+
+    @property
+    def charged_count(self) -> int:
+        """Charged devices; without a GPU the pseudo-device `cpu` counts as one."""
+        return len(self._time.charged) or 1
+
+    @property
+    def total_s(self) -> float:
+        """Booked GPU-seconds."""
+        return sum(self.seconds.values())
+
+    def entries(self) -> dict[str, Entry]:
+        priced = self._time.price is not None
+        return {
+            bucket: Entry(self.seconds[bucket], self.cost.get(bucket, 0.0) if priced else None)
+            for bucket in BUCKETS
+            if bucket in self.seconds
+        }
+
+    def _price_the_past(self) -> None:
+        """The first price known holds for what was booked before it; a later one only for what comes after."""
+        for bucket, seconds in self.unpriced.items():
+            self.cost[bucket] = self.cost.get(bucket, 0.0) + seconds * self._price_per_s()
+        self.unpriced.clear()
+
+    def _price_per_s(self) -> float:
+        price = self._time.price
+        return (price.per_gpu_hour or 0.0) / 3600.0 if price is not None else 0.0
+
+    # --- steps
+
+    def _on_step(self, event: Step) -> None:
+        record = self._time.last_step
+        if record is None:
+            return
+        self._training_ever = True
+        if self._time.steps.warming or self._warming:
+            self._warming.append((event, record))
+            waited = record.end_s - (self._warming[0][1].end_s)
+            count = sum(r.count for _, r in self._warming)
+            if self._time.steps.steady_since_step is not None or count >= WARMUP_STEPS or waited > PENDING_S:
+                self._flush_warming()
+            return
+        self._book_step(event, record, warm=False)
+
+    def _flush_warming(self) -> None:
+        if not self._warming:
+            return
+        held, self._warming = self._warming, []
+        first = steady_from([r.duration_s for _, r in held])
+        for place, (event, record) in enumerate(held):
+            self._book_step(event, record, warm=place < first)
+
+    def _book_step(self, event: Step, record: StepRecord, *, warm: bool) -> None:
+        end = record.end_s
+        start = min(max(record.start_s, self._booked), end)
+        if end <= self._booked:
+            return
+        wait = (record.wait_s or 0.0) * record.count
+        if self._startup:
+            self._book(start, "startup")
+            self._startup = False
+            wait = wait * (record.count - 1) / record.count
+        elif record.count == 1:
+            self._book(start - min(wait, max(0.0, start - self._booked)), "other")
+            self._book_wait(start, event, record)
+            wait = 0.0
+        if record.count > 1:
+            # A merged line: its waits and gaps lie between the steps inside it, nobody knows where.
+            self._book_merged(event, record, wait, warm=warm)
+        else:
+            self._book_inside(end, event, record, warm=warm)
+
+    def _book_merged(self, event: Step, record: StepRecord, wait_s: float, *, warm: bool) -> None:
+        span = record.end_s - self._booked
+        inside = min(span, record.duration_s * record.count)
+        wait_s = min(wait_s, span - inside) if event.step_s is not None else min(wait_s, span)
+        self._book_wait(self._booked + wait_s, event, record)
+        if event.step_s is not None:
+            self._book(record.end_s - inside, "other")
+        self._book_inside(record.end_s, event, record, warm=warm)
+
+    def _book_wait(self, until: float, event: Step, record: StepRecord) -> None:
+        """Book a data wait: as waste for the part in which the GPU was idle, the rest is compute that overlapped it."""
+        length = until - self._booked
+        if length <= 0.0:
+            return
+        idle = length
+        if event.data_wait_idle_s is not None:
+            idle = min(length, event.data_wait_idle_s)
+        else:
+            utilization = self._utilization(record)
+            if utilization is None:
+                self.wait_assumed = self.wait_assumed or length > 0.0
+            else:
+                idle = min(length, (1.0 - utilization) * (length + record.duration_s * record.count))
+        self._book_split(until, [("data_wait", idle), ("compute", length - idle)])
+
+    def _utilization(self, record: StepRecord) -> float | None:
+        """Utilization of the busiest owned GPU over the last minute (or the last readings of longer steps)."""
+        since = self._time.now_s - max(60.0, 3.0 * record.interval_s * record.count)
+        values = [g.utilization_mean(since, minimum=WAIT_READINGS) for g in self._time.owned]
+        return max((v for v in values if v is not None), default=None)
+
+    def _book_inside(self, until: float, event: Step, record: StepRecord, *, warm: bool) -> None:
+        if event.skipped or self._time.steps.is_repeated(event):
+            self._book(until, "lost")
+        elif warm:
+            self._book(until, "warmup")
+        else:
+            self._book_split(until, self._shares(event, record))
+
+    def _shares(self, event: Step, record: StepRecord) -> list[tuple[str, float]]:
+        """The step's own seconds by bucket; sums to its duration. What is not known stays in compute."""
+        whole = record.duration_s * record.count
+        idle = max(0.0, whole - event.gpu_busy_s) if event.gpu_busy_s is not None else 0.0
+        optimizer = event.optimizer_s or 0.0
+        offload = min(idle, optimizer) if optimizer > OFFLOAD_SHARE * whole else 0.0
+        communication = min(event.communication_s or 0.0, whole - idle)
+        compute = whole - idle - communication
+        padding = 0.0
+        if event.tokens and event.useful_tokens is not None:
+            padding = compute * min(1.0, max(0.0, 1.0 - event.useful_tokens / event.tokens))
+        return [
+            ("compute", compute - padding),
+            ("padding", padding),
+            ("communication", communication),
+            ("optimizer_offload", offload),
+            ("host_gap", idle - offload),
+        ]
+
+    # --- moments
+
+    def _on_event(self, event: Event) -> None:
+        now = self._time.wall_s(event.t_s)
+        if event.event == "train_begin":
+            self._flush_warming()
+            attempt_lost = self._time.steps.repeat_until is not None or (not self._startup and self._oom_in_between())
+            self._book(now, "lost" if attempt_lost else self._between_sessions())
+            self._startup = True
+        elif event.event in ("train_end", "interrupt"):
+            self._flush_warming()
+            self._settle()
+            self._book(now, "startup" if self._startup else "other")
+        elif event.event == "exception":
+            self._flush_warming()
+            # The step that failed never ended: its time bought nothing.
+            self._book(now, "startup" if self._startup and not self._training_ever else "lost")
+        else:
+            self._settle()
+
+    def _oom_in_between(self) -> bool:
+        session = self._time.run.sessions[-2] if len(self._time.run.sessions) > 1 else None
+        return session is not None and any(m.event == "oom" and m.t_s >= session.begin_s for m in self._time.run.moments)
+
+    def _between_sessions(self) -> str:
+        return "idle" if self._training_ever and not self._startup else "startup"
+
+    def _settle(self) -> None:
+        """Book what has become final without a step: stalls, and what nothing can explain any more."""
+        run, now = self._time.run, self._time.wall_s()
+        if run.open:
+            return  # pending: the open phase
+        if self._warming and now - self._warming[0][1].end_s > PENDING_S:
+            self._flush_warming()
+        if run.training and (self._warming or not self._startup):
+            stalled_since = self._time.stalled_since_s
+            if stalled_since is not None:
+                self._flush_warming()
+                self._book(max(self._booked, self._time.wall_s(stalled_since)), "other")
+                self._book(now, "stall", over_phases=False)
+            return
+        horizon = now - PENDING_S
+        if horizon > self._booked:
+            self._book(horizon, self._mode())
+
+    def _mode(self) -> str:
+        """The bucket of seconds that no step and no phase explains."""
+        if self._time.run.training:
+            return "startup" if self._startup else "other"
+        return "idle" if self._training_ever else "startup"
+
+    def _book_rest(self, now: float) -> None:
+        run = self._time.run
+        for phase in run.open:
+            self._phases.append((self._time.wall_s(phase.start_s), now, phase.phase))
+        if run.left_how not in ("train_end", "interrupt", "exception") and self._training_ever and not self._startup:
+            self._book(now, "other" if self._last_outcome() == "finished" else "lost")
+        else:
+            self._book(now, self._mode())
+
+    def _last_outcome(self) -> str | None:
+        end = self._time.run.end
+        return end.outcome if end is not None else None
+
+    # --- booking
+
+    @property
+    def _booked(self) -> float:
+        return self.booked_s if self.booked_s is not None else self._time.started_s
+
+    def _book(self, until: float, bucket: str, *, over_phases: bool = True) -> None:
+        length = until - self._booked
+        if length > 0.0:
+            self._book_split(until, [(bucket, length)], over_phases=over_phases)
+
+    def _book_split(self, until: float, parts: list[tuple[str, float]], *, over_phases: bool = True) -> None:
+        """Book everything until `until`: phases take their seconds first, the rest is shared like `parts`."""
+        begin = self._booked
+        length = until - begin
+        if length <= 0.0:
+            return
+        rest = length
+        if self._phases and over_phases:
+            for bucket, seconds in self._phase_seconds(begin, until):
+                self._add(bucket, seconds)
+                rest -= seconds
+        self.booked_s = until
+        if self._phases:
+            self._phases = [p for p in self._phases if p[1] > until]
+        total = sum(seconds for _, seconds in parts)
+        if rest <= 0.0:
+            return
+        if total <= 0.0:
+            self._add("other", rest)
+            return
+        for bucket, seconds in parts:
+            if seconds > 0.0:
+                self._add(bucket, rest * seconds / total)
+
+    def _phase_seconds(self, begin: float, until: float) -> list[tuple[str, float]]:
+        """Seconds of each phase in the interval; where phases nest, the innermost (begun last) has the time."""
+        inside = [(max(s, begin), min(e, until), s, name) for s, e, name in self._phases if s < until and e > begin]
+        if len(inside) == 1:
+            low, high, _, name = inside[0]
+            return [(_PHASE_BUCKET.get(name, "other"), high - low)] if high > low else []
+        edges = sorted({x for low, high, _, _ in inside for x in (low, high)})
+        out = []
+        for low, high in pairwise(edges):
+            over = [(s, -e, name) for a, e, s, name in inside if a <= low and e >= high]
+            if over:
+                out.append((_PHASE_BUCKET.get(max(over)[2], "other"), high - low))
+        return out
+
+    def _add(self, bucket: str, wall_s: float) -> None:
+        """Book wall seconds on every charged GPU; one that has never been used was idle, whatever the others did."""
+        devices = self._time.charged
+        if not devices:
+            self._put(bucket, wall_s)
+            return
+        unused = 0
+        if bucket not in ("startup", "stall", "idle"):
+            unused = sum(1 for d in devices if d.unused)
+        self._put(bucket, wall_s * (len(devices) - unused))
+        if unused:
+            self._put("idle", wall_s * unused)
+
+    def _put(self, bucket: str, gpu_s: float) -> None:
+        if gpu_s <= 0.0:
+            return
+        self.seconds[bucket] = self.seconds.get(bucket, 0.0) + gpu_s
+        if self._time.price is None:
+            self.unpriced[bucket] = self.unpriced.get(bucket, 0.0) + gpu_s
+        else:
+            self.cost[bucket] = self.cost.get(bucket, 0.0) + gpu_s * self._price_per_s()

@@ -1,0 +1,302 @@
+"""All that is known so far, in bounded memory: what detectors and the ledger look at.
+
+The timeline interprets nothing beyond bookkeeping. A hole without any line (the machine slept, the process was stopped) is
+no time at all: `wall_s` takes it out, and every duration here is in wall seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from trainbudget.engine.tracks.device import DeviceTrack
+from trainbudget.engine.tracks.host import HostTrack, RankTrack
+from trainbudget.engine.tracks.run import ClosedPhase, RunTrack
+from trainbudget.engine.tracks.steps import StepRecord, StepTrack
+from trainbudget.events import (
+    Allocator,
+    AnyEvent,
+    Bound,
+    BudgetFact,
+    End,
+    Event,
+    Gpu,
+    Header,
+    HostReading,
+    Lint,
+    Model,
+    Phase,
+    PhaseBegin,
+    Plan,
+    Price,
+    Progress,
+    Rank,
+    Reading,
+    Self,
+    Step,
+    Tick,
+)
+
+#: A hole of this many sample periods is a suspend (contract).
+GAP_PERIODS = 10.0
+#: ... but never a shorter one: a thread that holds the interpreter (a large tokenisation, a long compile) silences everybody
+#: for that long without any suspend.
+GAP_FLOOR_S = 30.0
+#: Hang = no step for this many median steps, at least this long (contract).
+HANG_STEPS = 10.0
+HANG_FLOOR_S = 120.0
+#: A total of steps beyond this is "unknown" written as a number (sys.maxsize, 2**31 - 1): a step a microsecond for a day.
+STEPS_ABSURD = 1e9
+#: Phases in which nobody expects a step.
+QUIET_PHASES = ("eval", "save", "compile", "startup", "import", "preprocess", "load", "sanity", "trial")
+
+
+class Timeline:
+    """Feed facts in order; read attributes. `now_s` is the newest `t_s`, `wall_s()` the seconds without suspends."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.started_s = 0.0  # of the process, <= 0
+        self.header = Header()
+        self.price: Price | None = None
+        self.model: Model | None = None
+        self.plan: Plan | None = None
+        self.budget: dict[str, Bound] = {}
+        self.budget_currency: str | None = None
+        self.run = RunTrack()
+        self.steps = StepTrack()
+        self.gpus: dict[int, DeviceTrack] = {}
+        self.host = HostTrack()
+        self.ranks: dict[int, RankTrack] = {}
+        self.lints: list[Lint] = []
+        self.self_: Self | None = None
+        self.gaps: list[tuple[float, float]] = []
+        self.gaps_s = 0.0
+        self.last_step: StepRecord | None = None
+        self.last_reading_s: float | None = None
+        self.closed_phase: ClosedPhase | None = None
+        self.events = 0
+        self._spacing_s = 1.0
+        self._phase_mark = 0.0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Header: self._on_header,
+            BudgetFact: self.merge_budget,
+            Price: self._on_price,
+            Model: self._on_model,
+            Plan: self._on_plan,
+            Gpu: self._on_gpu,
+            Reading: self._on_reading,
+            Allocator: self._on_allocator,
+            Step: self._on_step,
+            PhaseBegin: self.run.on_phase_begin,
+            Progress: self.run.on_progress,
+            Phase: self._on_phase,
+            Event: self._on_event,
+            HostReading: self.host.on_host,
+            Rank: self._on_rank,
+            Lint: self.lints.append,
+            Self: self._on_self,
+            Tick: self._on_tick,
+            End: self.run.on_end,
+        }
+
+    # --- time
+
+    def advance(self, t_s: float) -> None:
+        """Move to `t_s`; a hole since the last line is booked as a gap. Time never goes back."""
+        ahead = t_s - self.now_s
+        if not ahead > 0.0:  # also NaN
+            return
+        if ahead > GAP_FLOOR_S and self.events > 1 and ahead > GAP_PERIODS * self._line_spacing_s():
+            self.gaps.append((self.now_s, t_s))
+            self.gaps_s += ahead
+            del self.gaps[:-256]
+        else:
+            self._spacing_s += 0.1 * (min(ahead, 600.0) - self._spacing_s)
+        self.now_s = t_s
+
+    def wall_s(self, t_s: float | None = None) -> float:
+        """Seconds of `t_s` (default now) on the axis without gaps; inside a gap, the gap's beginning."""
+        t_s = self.now_s if t_s is None else t_s
+        if not self.gaps:
+            return t_s
+        return t_s - sum(min(t_s, end) - start for start, end in self.gaps if start < t_s)
+
+    def since(self, t_s: float) -> float:
+        """Wall seconds from `t_s` until now."""
+        return self.wall_s() - self.wall_s(t_s)
+
+    def _line_spacing_s(self) -> float:
+        return max(self.header.sample_period_s or 1.0, self._spacing_s)
+
+    # --- what is known
+
+    def budget_value(self, name: str) -> float | None:
+        bound = self.budget.get(name)
+        return None if bound is None else bound.value
+
+    @property
+    def steps_total(self) -> float | None:
+        """Planned optimizer steps, or None where nobody knows (streaming data, absurd totals)."""
+        total = self.budget_value("steps_total")
+        return total if total is not None and 0 < total < STEPS_ABSURD else None
+
+    @property
+    def steps_left(self) -> float | None:
+        total, done = self.steps_total, self.run.last_step
+        return None if total is None or done is None else max(0.0, total - done)
+
+    @property
+    def charged(self) -> list[DeviceTrack]:
+        return [g for g in self.gpus.values() if g.charged]
+
+    @property
+    def owned(self) -> list[DeviceTrack]:
+        return [g for g in self.gpus.values() if g.owned]
+
+    @property
+    def world_size(self) -> int:
+        return max(1, self.header.world_size or 1)
+
+    @property
+    def rank(self) -> int:
+        return self.header.rank or 0
+
+    @property
+    def hang_after_s(self) -> float:
+        """Seconds without a step after which a run hangs."""
+        usual = max(self.steps.median_s() or 0.0, self._usual_interval_s())
+        return max(HANG_STEPS * usual, HANG_FLOOR_S)
+
+    @property
+    def stalled_since_s(self) -> float | None:
+        """Since when (t_s of the last progress) a training run has been silent for too long, or None."""
+        run = self.run
+        if not run.training or not run.started or run.last_progress_s is None or run.in_phase(*QUIET_PHASES):
+            return None
+        return run.last_progress_s if self.since(run.last_progress_s) > self.hang_after_s else None
+
+    def _usual_interval_s(self) -> float:
+        records = self.steps.window(steps=20)
+        waits = sorted(r.duration_s + (r.wait_s or 0.0) for r in records)
+        return waits[len(waits) // 2] if waits else 0.0
+
+    # --- facts
+
+    def feed(self, event: AnyEvent) -> None:
+        """Take one fact. Times are clamped to be monotonic; what makes no sense is taken as unknown, never raised."""
+        self.events += 1
+        self.advance(event.t_s)
+        self._handlers[type(event)](event)
+
+    def merge_budget(self, fact: BudgetFact) -> None:
+        for name in BUDGET_NAMES:
+            value = getattr(fact, name)
+            if value is None:
+                continue
+            bound = value if isinstance(value, Bound) else Bound(value=float(value), source=fact.source or "given")
+            if math.isfinite(bound.value) and bound.value >= 0:
+                self.budget[name] = bound
+        if fact.currency is not None and self.budget_currency is None:
+            self.budget_currency = fact.currency
+
+    def _on_header(self, event: Header) -> None:
+        if self.events > 1:
+            return  # a second header (a joined file) changes nothing
+        self.header = event
+        self.started_s = min(0.0, event.process_started_s or 0.0)
+        if event.budget is not None:
+            self.merge_budget(event.budget)
+        if event.price is not None:
+            self._on_price(event.price)
+
+    def _on_price(self, event: Price) -> None:
+        price = event.per_gpu_hour
+        if price is None or not math.isfinite(price) or price < 0:
+            return
+        if self.price is not None and self.price.currency != event.currency:
+            return  # money is never mixed
+        self.price = event
+
+    def _on_model(self, event: Model) -> None:
+        self.model = event
+
+    def _on_plan(self, event: Plan) -> None:
+        self.plan = event
+
+    def _on_self(self, event: Self) -> None:
+        self.self_ = event
+
+    def _on_tick(self, event: Tick) -> None:
+        pass
+
+    def _on_gpu(self, event: Gpu) -> None:
+        known = self.gpus.get(event.gpu)
+        if known is None:
+            self.gpus[event.gpu] = DeviceTrack(event)
+        else:
+            known.on_info(event)
+
+    def _on_reading(self, event: Reading) -> None:
+        device = self.gpus.get(event.gpu)
+        if device is None:
+            return  # a device nobody introduced: whose it is is unknown
+        device.on_reading(event, training=self.run.started)
+        self.last_reading_s = event.t_s
+
+    def _on_allocator(self, event: Allocator) -> None:
+        device = self.gpus.get(event.gpu)
+        if device is not None:
+            device.on_allocator(event)
+
+    def _on_step(self, event: Step) -> None:
+        new_session = self.run.session
+        self.run.on_step(event)
+        if self.run.session is not new_session:
+            self.steps.begin_session()
+        end_s = self.wall_s(_within(event.end_s, event.t_s))
+        start_s = self.wall_s(_within(event.start_s, event.t_s)) if event.start_s is not None else end_s
+        previous = self.steps.last_end_s
+        since = previous if previous is not None else start_s
+        phase_s = sum(
+            max(0.0, self.wall_s(p.end_s) - max(since, self.wall_s(p.start_s))) for p in _newest(self.run.closed, since)
+        )
+        self.last_step = self.steps.on_step(event, min(start_s, end_s), end_s, phase_s)
+
+    def _on_phase(self, event: Phase) -> None:
+        self.closed_phase = self.run.on_phase(event)
+
+    def _on_event(self, event: Event) -> None:
+        before = self.run.session
+        oom = any(m.event == "oom" and before is not None and m.t_s >= before.begin_s for m in self.run.moments)
+        unfinished = before is not None and before.end_s is None
+        self.run.on_event(event)
+        if event.event == "train_begin":
+            session = self.run.session
+            retry = (oom and unfinished) or (session is not None and session.attempt > 1 and unfinished)
+            self.steps.begin_session(retry=retry)
+        elif event.event == "resume" and self.run.session is not None:
+            self.steps.begin_session(resume_highest=self.run.session.resume_highest_step)
+
+    def _on_rank(self, event: Rank) -> None:
+        if event.rank not in self.ranks:
+            self.ranks[event.rank] = RankTrack(event.rank)
+        self.ranks[event.rank].on_rank(event)
+
+
+#: Names of the numbers a budget holds.
+BUDGET_NAMES = tuple(name for name in BudgetFact.__struct_fields__ if name not in ("t_s", "currency", "source"))
+
+
+def _within(value: float | None, latest: float) -> float:
+    return latest if value is None or not value <= latest else value
+
+
+def _newest(closed: Any, since: float) -> list[ClosedPhase]:
+    out = []
+    for phase in reversed(closed):
+        if phase.end_s < since:
+            break
+        out.append(phase)
+    return out

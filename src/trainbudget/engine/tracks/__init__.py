@@ -1,0 +1,1 @@
+"""What is remembered of each source of facts, in bounded memory; one file per source."""

@@ -1,0 +1,223 @@
+"""One GPU: what it is, what it answered last, a window of readings, its allocator, its errors."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from typing import NamedTuple
+
+from trainbudget.events import Allocator, Gpu, Reading
+
+#: NVML codes after which a device is gone: 15 lost, 16 reset required, 28 not found (NVML API reference, nvmlReturn_t).
+LOST_CODES = frozenset({15, 16, 28})
+#: Codes that only say "this device cannot tell": 3 not supported, 4 no permission, 13 function not found, 25 version mismatch.
+UNSUPPORTED_CODES = frozenset({3, 4, 13, 25})
+#: At most a quarter of an hour at one reading a second.
+WINDOW_READINGS = 900
+#: Utilization below this is idle: a desktop or a monitoring query alone shows 0-4 %.
+IDLE_UTILIZATION = 0.05
+#: A context with nothing in it takes 250-500 MiB (PyTorch issues 107667, 109888); more than this is work.
+CONTEXT_BYTES = 1024**3
+
+
+class Sample(NamedTuple):
+    """The part of a reading that is compared over time; None = not answered."""
+
+    t_s: float
+    utilization_ratio: float | None
+    power_w: float | None
+    memory_used_bytes: float | None
+    sm_clock_hz: float | None
+    temperature_c: float | None
+    sm_active_ratio: float | None
+    pcie_gen: int | None
+    pcie_width: int | None
+    throttle: tuple[str, ...] | None
+
+
+class DeviceTrack:
+    """Facts of one device. `last` merges partial readings: the newest answer of each query."""
+
+    def __init__(self, info: Gpu) -> None:
+        self.info = info
+        self.since_s = info.t_s
+        self.window: deque[Sample] = deque(maxlen=WINDOW_READINGS)
+        self.last: Reading | None = None
+        self.last_reading_s: float | None = None  # any reading line
+        self.last_answer_s: float | None = None  # a reading in which something was answered
+        self.readings = 0
+        self.errors: dict[str, int] = {}  # queries that failed in the newest reading that asked them
+        self.errors_total: dict[str, int] = {}
+        self.error_since_s: dict[str, float] = {}
+        self.answered: set[str] = set()  # queries that have ever been answered
+        self.allocator: Allocator | None = None
+        self.allocator_first: Allocator | None = None
+        self.peak_allocated_bytes: float | None = None
+        self.peak_reserved_bytes: float | None = None
+        self.peak_used_bytes: float | None = None
+        self.lost_since_s: float | None = None
+        self.lost_code: int | None = None
+        self.energy_first_j: float | None = None
+        self.active = False  # has ever worked or held memory of ours since training began
+        self.idle_since_s: float | None = None
+        self._quiet_readings = 0
+        self._utilization_sum = 0.0
+        self._utilization_n = 0
+
+    # --- what it is
+
+    @property
+    def index(self) -> int:
+        return self.info.gpu
+
+    @property
+    def owned(self) -> bool:
+        return self.info.owned is not False
+
+    @property
+    def charged(self) -> bool:
+        """Owned, or visible to the job and left unused."""
+        return self.owned or self.info.visible is True
+
+    @property
+    def unused(self) -> bool:
+        """Nothing of ours has ever run on it: known only after 20 quiet readings, until then it gets the benefit of the doubt."""
+        return not self.owned or (not self.active and self._quiet_readings >= 20)
+
+    @property
+    def limit_bytes(self) -> float | None:
+        """What this process may hold, context included. A MIG slice without a limit has none: its parent's is not its own."""
+        if self.info.memory_limit_bytes is not None:
+            return self.info.memory_limit_bytes
+        return None if self.info.mig else self.info.memory_total_bytes
+
+    # --- what it said
+
+    def on_info(self, info: Gpu) -> None:
+        known = self.info
+        self.info = Gpu(
+            **{name: new if (new := getattr(info, name)) is not None else getattr(known, name) for name in info.__struct_fields__}
+        )
+
+    def on_reading(self, event: Reading, *, training: bool) -> None:
+        t_s = event.t_s
+        self.readings += event.count or 1
+        self.last_reading_s = t_s
+        if event.errors:
+            self._errors(event.errors, t_s)
+        if self._answers(event):
+            self.last_answer_s = t_s
+        self.last = event if self.last is None else _merged(self.last, event)
+        sample = Sample(
+            t_s,
+            event.utilization_ratio,
+            event.power_w,
+            event.memory_used_bytes,
+            event.sm_clock_hz,
+            event.temperature_c,
+            event.sm_active_ratio,
+            event.pcie_gen,
+            event.pcie_width,
+            tuple(event.throttle) if event.throttle is not None else None,
+        )
+        self.window.append(sample)
+        if event.memory_used_bytes is not None:
+            self.peak_used_bytes = max(self.peak_used_bytes or 0.0, event.memory_used_bytes)
+        if event.energy_j is not None and self.energy_first_j is None:
+            self.energy_first_j = event.energy_j
+        self._activity(event, training)
+
+    def on_allocator(self, event: Allocator) -> None:
+        self.allocator = event if self.allocator is None else _merged(self.allocator, event)
+        self.allocator_first = self.allocator_first or event
+        for name, value in (
+            ("peak_allocated_bytes", event.peak_allocated_bytes or event.allocated_bytes),
+            ("peak_reserved_bytes", event.peak_reserved_bytes or event.reserved_bytes),
+        ):
+            if value is not None:
+                setattr(self, name, max(getattr(self, name) or 0.0, value))
+        if event.allocated_bytes:
+            self.active = True
+
+    def utilization_mean(self, since_s: float, *, minimum: int = 10) -> float | None:
+        """Mean utilization of the readings after `since_s`, or None of fewer than `minimum`."""
+        values = [s.utilization_ratio for s in self.since(since_s) if s.utilization_ratio is not None]
+        return sum(values) / len(values) if len(values) >= minimum else None
+
+    def since(self, since_s: float) -> list[Sample]:
+        """The window's readings after `since_s`, oldest first."""
+        out = []
+        for sample in reversed(self.window):
+            if sample.t_s < since_s:
+                break
+            out.append(sample)
+        out.reverse()
+        return out
+
+    # --- how
+
+    def _errors(self, errors: dict[str, int], t_s: float) -> None:
+        for query, code in errors.items():
+            self.errors_total[query] = self.errors_total.get(query, 0) + 1
+            if query not in self.errors or self.errors[query] != code:
+                self.error_since_s.setdefault(query, t_s)
+            self.errors[query] = code
+            if code in LOST_CODES and self.lost_since_s is None:
+                self.lost_since_s, self.lost_code = t_s, code
+
+    def _answers(self, event: Reading) -> bool:
+        any_answer = False
+        for query, field in _QUERY_FIELDS:
+            if getattr(event, field) is not None:
+                any_answer = True
+                self.answered.add(query)
+                if query in self.errors and (event.errors is None or query not in event.errors):
+                    del self.errors[query]
+                    self.error_since_s.pop(query, None)
+        if any_answer and self.lost_since_s is not None and not event.errors:
+            self.lost_since_s = self.lost_code = None  # it came back
+        return any_answer
+
+    def _activity(self, event: Reading, training: bool) -> None:
+        utilization = event.utilization_ratio
+        if utilization is None:
+            if "utilization" not in self.answered and training and event.memory_used_bytes is None:
+                self.active = True  # it cannot say: no case against it
+            self.idle_since_s = None
+            return
+        if utilization >= IDLE_UTILIZATION:
+            self.idle_since_s = None
+            if training:
+                self.active = True
+        elif self.idle_since_s is None:
+            self.idle_since_s = event.t_s
+        if training and not self.active:
+            self._quiet_readings += 1
+
+
+_QUERY_FIELDS = (
+    ("utilization", "utilization_ratio"),
+    ("memory", "memory_used_bytes"),
+    ("power", "power_w"),
+    ("temperature", "temperature_c"),
+    ("clock", "sm_clock_hz"),
+    ("energy", "energy_j"),
+    ("pcie", "pcie_gen"),
+    ("sm_active", "sm_active_ratio"),
+    ("processes", "processes"),
+    ("ecc", "ecc_uncorrected"),
+)
+
+
+def _merged(old, new):  # type: ignore[no-untyped-def]
+    """`new` with the gaps filled from `old`; a field that failed now is unknown now."""
+    failed = _failed_fields(new.errors) if isinstance(new, Reading) and new.errors else ()
+    merged = copy.copy(new)
+    for name in new.__struct_fields__:
+        if name not in failed and getattr(new, name) is None and (value := getattr(old, name)) is not None:
+            setattr(merged, name, value)
+    return merged
+
+
+def _failed_fields(errors: dict[str, int]) -> set[str]:
+    return {field for query, field in _QUERY_FIELDS if query in errors}

@@ -1,0 +1,50 @@
+"""The host: memory, CPU, disk; and the other ranks' last words."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from trainbudget.engine.tracks.series import Series
+from trainbudget.events import HostReading, Rank
+
+
+class HostTrack:
+    """Newest host reading, a window of CPU load, and bounded series for what can run out."""
+
+    def __init__(self) -> None:
+        self.last: HostReading | None = None
+        self.window: deque[HostReading] = deque(maxlen=360)
+        self.available = Series()  # memory_available_bytes
+        self.disk_free = Series()  # disk_free_bytes
+        self.total_rss = Series()  # own and children's resident bytes
+
+    def on_host(self, event: HostReading) -> None:
+        self.last = event
+        self.window.append(event)
+        if event.memory_available_bytes is not None:
+            self.available.add(event.t_s, None, event.memory_available_bytes)
+        if event.disk_free_bytes is not None:
+            self.disk_free.add(event.t_s, None, event.disk_free_bytes)
+        if event.rss_bytes is not None:
+            self.total_rss.add(event.t_s, None, event.rss_bytes + (event.children_rss_bytes or 0.0))
+
+    def cpu_ratio(self, since_s: float) -> float | None:
+        """Mean load of the whole machine (0-1) after `since_s`, or None."""
+        values = [h.cpu_ratio for h in self.window if h.t_s >= since_s and h.cpu_ratio is not None]
+        return sum(values) / len(values) if values else None
+
+
+class RankTrack:
+    """Another rank: its newest word and a window of them."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.last: Rank | None = None
+        self.window: deque[Rank] = deque(maxlen=120)
+        self.last_step_s: float | None = None  # when its step number grew last
+
+    def on_rank(self, event: Rank) -> None:
+        if self.last is None or (event.step is not None and event.step != self.last.step):
+            self.last_step_s = event.t_s
+        self.last = event
+        self.window.append(event)
