@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainbudget.errors import GpuUnavailableError
@@ -151,14 +152,15 @@ class NvmlBackend:
     def read(self, gpu: int | str, *, now_s: float) -> Reading:
         state = self._state(gpu)
         index = state.device.identity.index
-        if self._nvml is None:
+        nvml = self._nvml
+        if nvml is None:
             return Reading(t_s=now_s, gpu=index, errors={"init": UNINITIALIZED})
-        asked = Round(nvml=self._nvml, state=state, now_s=now_s)
+        asked = Round(nvml=nvml, state=state, now_s=now_s)
         if (state.lost or state.device.handle is None) and asked.due("handle"):
-            code = self._refresh_handle(self._nvml, state)
+            code = self._refresh_handle(nvml, state)
             if code is not None:
                 asked.errors["handle"] = code
-        fields = asked.ask_all(self._read_processes)
+        fields = asked.ask_all(partial(self._read_processes, nvml))
         errors = asked.errors
         if not fields and set(errors.values()) == {UNINITIALIZED}:
             # Somebody else in this process shut NVML down, or an earlier `reinit` failed.
@@ -192,10 +194,9 @@ class NvmlBackend:
         state.device.handle_error = None
         return None
 
-    def _read_processes(self, device: Device) -> dict[str, Any]:
-        assert self._nvml is not None  # noqa: S101 - asked between open and close only
+    def _read_processes(self, nvml: ModuleType, device: Device) -> dict[str, Any]:
         facts = processes_of(
-            self._nvml.process_rows(device),
+            nvml.process_rows(device),
             own_pid=self._own_pid,
             memory_total_bytes=self._gpus[device.identity.index].memory_total_bytes,
             process_info=self._process_info,

@@ -31,8 +31,8 @@ PERIODS_S = {
     "pcie": 10.0,
     "handle": 10.0,
 }
-#: A sampler's ticks jitter; a query is due when this share of its period has passed.
-_DUE_SHARE = 0.8
+#: A sampler's ticks jitter: a query is due this much before its period is over, so that 1 s does not become 2 s.
+_JITTER_S = 0.3
 #: WSL answers 999 where it means "not supported". A query that never worked and says 999 this often while others answer
 #: is taken for refused.
 _UNKNOWN_TRIES = 3
@@ -84,7 +84,7 @@ class Round:
     def due(self, query: str) -> bool:
         """Whether its period has passed; counts as asked from now on."""
         last_s = self.state.asked_s.get(query)
-        if last_s is not None and 0 <= self.now_s - last_s < PERIODS_S[query] * _DUE_SHARE:
+        if last_s is not None and 0 <= self.now_s - last_s < PERIODS_S[query] - _JITTER_S:
             return False
         self.state.asked_s[query] = self.now_s
         return True

@@ -108,7 +108,7 @@ class GpuBackend(Protocol):
         ...
 
     def read(self, gpu: int | str, *, now_s: float) -> Reading:
-        """What the device (index or UUID) answers at `now_s`, the caller's monotonic seconds; `t_s` is that second.
+        """What the device (index or UUID) answers at `now_s`, which becomes its `t_s`: seconds since the run's own zero.
 
         Never raises for a query that fails: the query's name and its NVML code go to `Reading.errors`. Ratios are 0-1,
         everything else is in SI units. A field that the device refuses is None for ever, and its refusal is reported
