@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,7 +14,7 @@ from trainbudget.engine.report import Report
 from trainbudget.engine.reporting import report_of
 from trainbudget.engine.timeline import Timeline
 from trainbudget.events import AnyEvent, End, Event, Header, Phase
-from trainbudget.findings import Finding, Severity
+from trainbudget.findings import Advice, Finding, Severity
 
 #: Seconds of trace time between two looks of the detectors; a moment (out of memory, end, exception) is looked at at once.
 CHECK_S = 5.0
@@ -30,6 +30,7 @@ class Engine:
     Args:
         ignore: finding codes that are never raised.
         thresholds: `code.name` or `name` -> the user's value.
+        advise: gives a finding its advice when it is raised (pure, as everything here).
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Engine:
         ignore: Iterable[str] = (),
         thresholds: Mapping[str, float] | None = None,
         detectors: Sequence[type[Any]] = DETECTORS,
+        advise: Callable[[Finding, Report], tuple[Advice, ...]] | None = None,
     ) -> None:
         self.timeline = Timeline()
         self.ledger = Ledger(self.timeline)
@@ -46,6 +48,8 @@ class Engine:
         self._thresholds = dict(thresholds or {})
         self._board = Board(frozenset(ignore))
         self._next_check_s = 0.0
+        self._advise = advise
+        self._advised = 0
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -80,6 +84,17 @@ class Engine:
                 continue
             self._due[place] = now_s + detector.every_s
             self._board.take(detector, now_s, detector.check(view))
+        if self._advise is not None and self._advised < len(self._board.findings):
+            self._add_advice(self._advise)
+
+    def _add_advice(self, advise: Callable[[Finding, Report], tuple[Advice, ...]]) -> None:
+        findings = self._board.findings
+        report = self.report()
+        for place in range(self._advised, len(findings)):
+            advice = advise(findings[place], report)
+            if advice:
+                findings[place] = msgspec.structs.replace(findings[place], advice=tuple(advice))
+        self._advised = len(findings)
 
 
 class _Condition(msgspec.Struct):
