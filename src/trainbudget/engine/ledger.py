@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.timeline import HANG_FLOOR_S, Timeline
 from trainbudget.engine.tracks.run import STARTUP_PHASES
 from trainbudget.engine.tracks.steps import WARMUP_STEPS, StepRecord, steady_from
 from trainbudget.events import AnyEvent, End, Event, Phase, Step
@@ -22,9 +22,13 @@ BUCKETS = ("compute", "eval", "save", "startup", "warmup", "communication", "log
 _PHASE_BUCKET = {"eval": "eval", "save": "save", "log": "log", "compile": "warmup", **dict.fromkeys(STARTUP_PHASES, "startup")}
 #: Seconds that wait for a later fact to tell their bucket (contract: at most this, or the open phase).
 PENDING_S = 120.0
+#: Nothing is final without a step before this: neither a stall nor a time out.
+SETTLE_S = min(PENDING_S, HANG_FLOOR_S)
 #: A step's optimizer phase this large is not a GPU's: on a GPU it is a few per cent of the step (it reads and writes each
 #: state once, while forward and backward read each weight per token); only a CPU optimizer takes a fifth.
 OFFLOAD_SHARE = 0.2
+#: A wait below this share of its step is not worth weighing.
+NEGLIGIBLE_WAIT = 0.02
 #: Utilization readings needed before a data wait is weighed with them.
 WAIT_READINGS = 10
 
@@ -168,7 +172,7 @@ class Ledger:
         idle = length
         if event.data_wait_idle_s is not None:
             idle = min(length, event.data_wait_idle_s)
-        else:
+        elif length > NEGLIGIBLE_WAIT * record.duration_s:
             utilization = self._utilization(record)
             if utilization is None:
                 self.wait_assumed = self.wait_assumed or length > 0.0
@@ -178,8 +182,14 @@ class Ledger:
 
     def _utilization(self, record: StepRecord) -> float | None:
         """Utilization of the busiest owned GPU over the last minute (or the last readings of longer steps)."""
-        since = self._time.now_s - max(60.0, 3.0 * record.interval_s * record.count)
-        values = [g.utilization_mean(since, minimum=WAIT_READINGS) for g in self._time.owned]
+        span = 3.0 * record.interval_s * record.count
+        since = self._time.now_s - span
+        values = [
+            d.utilization_last_minute(minimum=WAIT_READINGS)
+            if span <= 60.0
+            else d.utilization_mean(since, minimum=WAIT_READINGS)
+            for d in self._time.owned
+        ]
         return max((v for v in values if v is not None), default=None)
 
     def _book_inside(self, until: float, event: Step, record: StepRecord, *, warm: bool) -> None:
@@ -239,8 +249,8 @@ class Ledger:
     def _settle(self) -> None:
         """Book what has become final without a step: stalls, and what nothing can explain any more."""
         run, now = self._time.run, self._time.wall_s()
-        if run.open:
-            return  # pending: the open phase
+        if run.open or now - self._booked < SETTLE_S:
+            return  # pending: the open phase, or too young
         if self._warming and now - self._warming[0][1].end_s > PENDING_S:
             self._flush_warming()
         if run.training and (self._warming or not self._startup):
@@ -330,7 +340,8 @@ class Ledger:
             return
         unused = 0
         if bucket not in ("startup", "stall", "idle"):
-            unused = sum(1 for d in devices if d.unused)
+            for device in devices:
+                unused += device.unused
         self._put(bucket, wall_s * (len(devices) - unused))
         if unused:
             self._put("idle", wall_s * unused)

@@ -67,6 +67,8 @@ class Timeline:
         self.run = RunTrack()
         self.steps = StepTrack()
         self.gpus: dict[int, DeviceTrack] = {}
+        self.owned: list[DeviceTrack] = []
+        self.charged: list[DeviceTrack] = []  # owned, or visible to the job and left unused
         self.host = HostTrack()
         self.ranks: dict[int, RankTrack] = {}
         self.lints: list[Lint] = []
@@ -147,13 +149,6 @@ class Timeline:
         total, done = self.steps_total, self.run.last_step
         return None if total is None or done is None else max(0.0, total - done)
 
-    @property
-    def charged(self) -> list[DeviceTrack]:
-        return [g for g in self.gpus.values() if g.charged]
-
-    @property
-    def owned(self) -> list[DeviceTrack]:
-        return [g for g in self.gpus.values() if g.owned]
 
     @property
     def world_size(self) -> int:
@@ -173,7 +168,9 @@ class Timeline:
     def stalled_since_s(self) -> float | None:
         """Since when (t_s of the last progress) a training run has been silent for too long, or None."""
         run = self.run
-        if not run.training or not run.started or run.last_progress_s is None or run.in_phase(*QUIET_PHASES):
+        if not run.training or not run.started or run.last_progress_s is None:
+            return None
+        if self.now_s - run.last_progress_s <= HANG_FLOOR_S or run.in_phase(*QUIET_PHASES):
             return None
         return run.last_progress_s if self.since(run.last_progress_s) > self.hang_after_s else None
 
@@ -237,6 +234,8 @@ class Timeline:
             self.gpus[event.gpu] = DeviceTrack(event)
         else:
             known.on_info(event)
+        self.owned = [d for d in self.gpus.values() if d.owned]
+        self.charged = [d for d in self.gpus.values() if d.charged]
 
     def _on_reading(self, event: Reading) -> None:
         device = self.gpus.get(event.gpu)
@@ -259,9 +258,9 @@ class Timeline:
         start_s = self.wall_s(_within(event.start_s, event.t_s)) if event.start_s is not None else end_s
         previous = self.steps.last_end_s
         since = previous if previous is not None else start_s
-        phase_s = sum(
-            max(0.0, self.wall_s(p.end_s) - max(since, self.wall_s(p.start_s))) for p in _newest(self.run.closed, since)
-        )
+        phase_s = 0.0
+        for phase in _newest(self.run.closed, since):
+            phase_s += max(0.0, self.wall_s(phase.end_s) - max(since, self.wall_s(phase.start_s)))
         self.last_step = self.steps.on_step(event, min(start_s, end_s), end_s, phase_s)
 
     def _on_phase(self, event: Phase) -> None:

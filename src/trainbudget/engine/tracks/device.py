@@ -61,8 +61,8 @@ class DeviceTrack:
         self.active = False  # has ever worked or held memory of ours since training began
         self.idle_since_s: float | None = None
         self._quiet_readings = 0
-        self._utilization_sum = 0.0
-        self._utilization_n = 0
+        self._minute: deque[tuple[float, float]] = deque()  # (t_s, utilization) of the last minute
+        self._minute_sum = 0.0
 
     # --- what it is
 
@@ -144,6 +144,10 @@ class DeviceTrack:
         values = [s.utilization_ratio for s in self.since(since_s) if s.utilization_ratio is not None]
         return sum(values) / len(values) if len(values) >= minimum else None
 
+    def utilization_last_minute(self, *, minimum: int = 10) -> float | None:
+        """Mean utilization of the last minute's readings, or None of fewer than `minimum`. O(1)."""
+        return self._minute_sum / len(self._minute) if len(self._minute) >= minimum else None
+
     def since(self, since_s: float) -> list[Sample]:
         """The window's readings after `since_s`, oldest first."""
         out = []
@@ -185,6 +189,10 @@ class DeviceTrack:
                 self.active = True  # it cannot say: no case against it
             self.idle_since_s = None
             return
+        self._minute.append((event.t_s, utilization))
+        self._minute_sum += utilization
+        while self._minute[0][0] < event.t_s - 60.0:
+            self._minute_sum -= self._minute.popleft()[1]
         if utilization >= IDLE_UTILIZATION:
             self.idle_since_s = None
             if training:

@@ -55,6 +55,7 @@ class StepTrack:
         self.wait_sum_s = 0.0
         self.wait_known = False
         self._warming: list[StepRecord] = []
+        self._windows: dict[tuple[int, float, bool], list[StepRecord]] = {}  # since the newest step
         self._median_at = -1
         self._median: float | None = None
         self._baseline: float | None = None
@@ -72,6 +73,7 @@ class StepTrack:
         self._baseline = None
         self._baseline_values.clear()
         self.recent.clear()
+        self._windows.clear()
         self._median_at = -1
 
     def on_step(self, event: Step, start_s: float, end_s: float, phase_s: float) -> StepRecord:
@@ -103,6 +105,8 @@ class StepTrack:
         self.highest = event.step if self.highest is None else max(self.highest, event.step)
         self._warm(record)
         self.recent.append(record)
+        if self._windows:
+            self._windows.clear()
         return record
 
     def is_repeated(self, event: Step) -> bool:
@@ -114,7 +118,14 @@ class StepTrack:
         return self.steady_since_step is None
 
     def window(self, *, steps: int = WINDOW_STEPS, seconds: float = WINDOW_S, steady: bool = True) -> list[StepRecord]:
-        """The newest step lines within `steps` and `seconds`, oldest first."""
+        """The newest step lines within `steps` and `seconds`, oldest first. Callers do not change the list."""
+        key = (steps, seconds, steady)
+        cached = self._windows.get(key)
+        if cached is None:
+            cached = self._windows[key] = self._window(steps, seconds, steady)
+        return cached
+
+    def _window(self, steps: int, seconds: float, steady: bool) -> list[StepRecord]:
         out: list[StepRecord] = []
         taken = 0
         newest = self.recent[-1].end_s if self.recent else 0.0
