@@ -49,6 +49,8 @@ class StepsReport(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None = None
     model_flops_utilization_ratio: float | None = None
     last_end_s: float | None = None  # t_s of the newest step
+    histogram: tuple[int, ...] = ()  # steps by duration, bounds `tracks.steps.STEP_BUCKETS_S`, then the longer ones
+    step_sum_s: float = 0.0  # seconds inside all steps
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,6 +120,8 @@ def _steps(timeline: Timeline) -> StepsReport:
         tokens_per_s=tokens / span if tokens and span > 0 else None,
         model_flops_utilization_ratio=_mfu(timeline, flops, median_s),
         last_end_s=timeline.last_step.event.t_s if timeline.last_step is not None else None,
+        histogram=tuple(track.histogram),
+        step_sum_s=track.step_sum_s,
     )
 
 

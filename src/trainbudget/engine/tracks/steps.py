@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ MIN_STEPS = 20
 WARMUP_RATIO = 1.5
 #: Steps among which the end of the warm-up is looked for.
 WARMUP_STEPS = 8
+
+#: Upper bounds in seconds of the step-time histogram: from a toy model's 25 ms to the two minutes after which a run hangs.
+STEP_BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
 @dataclass(slots=True)
@@ -54,6 +58,7 @@ class StepTrack:
         self.step_sum_s = 0.0
         self.wait_sum_s = 0.0
         self.wait_known = False
+        self.histogram = [0] * (len(STEP_BUCKETS_S) + 1)  # steps by duration; the last are longer than every bound
         self._warming: list[StepRecord] = []
         self._windows: dict[tuple[int, float, bool], list[StepRecord]] = {}  # since the newest step
         self._median_at = -1
@@ -160,6 +165,7 @@ class StepTrack:
         if event.useful_tokens is not None:
             self.useful_tokens = (self.useful_tokens or 0.0) + event.useful_tokens
         self.step_sum_s += record.duration_s * record.count
+        self.histogram[bisect_left(STEP_BUCKETS_S, record.duration_s)] += record.count
         if record.wait_s is not None:
             self.wait_known = True
             self.wait_sum_s += record.wait_s * record.count
