@@ -66,11 +66,12 @@ class TraceReader:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = _file_of(Path(path))
+        self.paths = _files_of(Path(path))
+        self.path = self.paths[0]
         self.skipped = 0
 
     def __iter__(self) -> Iterator[AnyEvent]:
-        lines = _lines(self.path)
+        lines = (line for path in self.paths for line in _lines(path))
         first = next(lines, None)
         if first is None:
             raise TraceError(f"{self.path}: empty, not a trace")
@@ -100,12 +101,24 @@ def write_trace(path: str | Path, events: Iterable[AnyEvent]) -> None:
             file.write(encode(event) + b"\n")
 
 
-def _file_of(path: Path) -> Path:
-    if path.is_dir():
-        path = path / "trace.jsonl"
-    if not path.exists():
-        raise TraceError(f"{path}: no such trace")
-    return path
+def _files_of(path: Path) -> list[Path]:
+    """The file, or the parts of a run's directory, oldest first: trace.1.jsonl.gz, ..., trace.jsonl."""
+    if not path.is_dir():
+        if not path.exists():
+            raise TraceError(f"{path}: no such trace")
+        return [path]
+    parts = {}
+    for part in path.glob("trace.*.jsonl*"):
+        number = part.name.split(".")[1]
+        # A part being compressed stands there twice for a moment: the plain one is the whole one.
+        if number.isdigit() and part.suffix in (".gz", ".jsonl") and (part.suffix == ".jsonl" or int(number) not in parts):
+            parts[int(number)] = part
+    found = [parts[number] for number in sorted(parts)]
+    if (path / "trace.jsonl").exists():
+        found.append(path / "trace.jsonl")
+    if not found:
+        raise TraceError(f"{path}: no trace in this directory")
+    return found
 
 
 def _lines(path: Path) -> Iterator[bytes]:

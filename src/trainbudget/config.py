@@ -1,0 +1,290 @@
+"""Settings: argument, then TRAINBUDGET_* variable, then trainbudget.toml, then default; the first hit wins.
+
+A bad argument raises at construction, before any training. A bad variable or file is said once and the next source is
+taken: a typo in a shell must not stop a job that somebody queued for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from trainbudget.budget import Budget, Money, check_currency, parse_bytes, parse_duration_s, parse_price
+from trainbudget.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - exercised on Python 3.10 only
+    import tomli as tomllib
+
+DEFAULT_LISTEN = "127.0.0.1:9837"
+ON_EXCEED = ("warn", "dry_run", "stop")
+STOP_ON = ("cost", "run_time", "memory")
+STEP_CLOCKS = ("auto", "cuda", "wall")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that can be set. Field names are the argument names and the keys of `trainbudget.toml`; the variable of
+    `sample_period` is `TRAINBUDGET_SAMPLE_PERIOD`, and so on.
+
+    Attributes:
+        budget: what the job may cost, last and hold.
+        price: for one GPU and hour, for example `"2.49 USD/h"`.
+        on_exceed: `warn`, `dry_run` (say what a stop would do) or `stop`.
+        stop_on: what may stop the run with `on_exceed="stop"`.
+        ignore: finding codes that are muted.
+        thresholds: `code.name` or `name` -> value.
+        backend: `auto`, `nvml`, `mock[:SCENARIO]`, a trace's path, or `none`.
+        sample_period_s: seconds between two GPU readings.
+        step_clock: `auto`, `cuda` (events on the current stream) or `wall`.
+        listen: `host:port` of the metrics page, or `off`.
+        strict_port: a busy port is an error instead of a reason to take the next one.
+        run_name: of the run; default: the framework's own.
+        directory: parent of run directories; run_directory: this run's own.
+        record: whether facts are written down; record_max_bytes: per day and rank.
+        plan: a plan file, `auto` or None.
+        window_peaks: reset torch's peak counter at each reading (off: it is the user's).
+        interval_s: seconds between two looks of the feeder at its queue.
+        keep_s: how long a finished run that holds its GPU is watched.
+    """
+
+    budget: Budget | None = None
+    price: Money | None = None
+    on_exceed: str = "warn"
+    stop_on: tuple[str, ...] = ("cost", "run_time")
+    ignore: tuple[str, ...] = ()
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    backend: str = "auto"
+    sample_period_s: float = 1.0
+    step_clock: str = "auto"
+    listen: str = DEFAULT_LISTEN
+    strict_port: bool = False
+    run_name: str | None = None
+    directory: str | None = None
+    run_directory: str | None = None
+    record: bool = True
+    record_max_bytes: float = 64 * 1024.0**2
+    plan: str | None = None
+    window_peaks: bool = False
+    log: bool = True
+    interval_s: float = 0.5
+    keep_s: float = 24 * 3600.0
+    disabled: bool = False
+
+    def __post_init__(self) -> None:
+        check_currency(self.budget, self.price)
+        for name in self.stop_on:
+            _one_of("stop_on", name, STOP_ON)
+        _one_of("on_exceed", self.on_exceed, ON_EXCEED)
+        _one_of("step_clock", self.step_clock, STEP_CLOCKS)
+        if not 0.05 <= self.sample_period_s <= 3600.0:
+            raise ConfigError(f"sample_period: {self.sample_period_s:g} s is outside 0.05 - 3600 s")
+        parse_listen(self.listen)
+
+
+def load(
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Settings:
+    """The settings from all sources.
+
+    Raises:
+        ConfigError: (a ValueError) an argument is unknown or unusable.
+    """
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    _merge_lenient(values, _from_file(cwd or Path.cwd(), warn), "trainbudget.toml", warn)
+    _merge_lenient(values, _from_environ(environ), "environment", warn)
+    for name, value in (arguments or {}).items():
+        if value is not None:
+            key, parsed = _parse(name, value)
+            values[key] = parsed
+    return Settings(**values)
+
+
+def parse_listen(text: str) -> tuple[str, int] | None:
+    """`host:port` -> both, `off` -> None; a bare port listens on loopback.
+
+    Raises:
+        ConfigError: neither.
+    """
+    if text.strip().lower() in ("off", "none", "no", "false", "0", ""):
+        return None
+    host, colon, port = text.strip().rpartition(":")
+    if not port.isdigit() or not 0 <= int(port) <= 65535 or (colon and not host):
+        raise ConfigError(f"listen: {text!r} is neither host:port nor off")
+    return (host.strip("[]") or "127.0.0.1", int(port))
+
+
+def _merge_lenient(values: dict[str, Any], given: Mapping[str, Any], source: str, warn: Callable[[str], None]) -> None:
+    for name, value in given.items():
+        try:
+            key, parsed = _parse(name, value)
+            Settings(**{**values, key: parsed})
+        except (ConfigError, TypeError) as err:
+            warn(f"{source}: {err}; it is ignored")
+            continue
+        values[key] = parsed
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Variables that name a setting; `TRAINBUDGET_DIR`, `TRAINBUDGET_RUN_DIR` and others of their own are among them."""
+    out: dict[str, Any] = {}
+    for variable, key in _VARIABLES.items():
+        if variable in environ and environ[variable].strip() != "":
+            out[key] = environ[variable]
+    return out
+
+
+def _from_file(start: Path, warn: Callable[[str], None]) -> dict[str, Any]:
+    """`trainbudget.toml` in the directory or its parents up to the repository's root, else `[tool.trainbudget]`."""
+    folders = [start, *start.parents]
+    for place, folder in enumerate(folders):
+        if (folder / ".git").exists():
+            folders = folders[: place + 1]
+            break
+    for name, table in (("trainbudget.toml", ()), ("pyproject.toml", ("tool", "trainbudget"))):
+        for folder in folders:
+            path = folder / name
+            if not path.is_file():
+                continue
+            try:
+                content: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as err:
+                if name == "trainbudget.toml":
+                    warn(f"{path}: {err}; it is ignored")
+                continue
+            for key in table:
+                content = content.get(key, {}) if isinstance(content, dict) else {}
+            if content:
+                return dict(content)
+    return {}
+
+
+def _parse(name: str, value: Any) -> tuple[str, Any]:
+    name = _ALIASES.get(name, name)
+    parse = _PARSERS.get(name)
+    if parse is None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, _PARSERS, n=1)
+        raise ConfigError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+    return _FIELD_OF.get(name, name), parse(value)
+
+
+def _one_of(what: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise ConfigError(f"{what}: {value!r} is not one of {', '.join(allowed)}")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off", ""):
+        return False
+    raise ConfigError(f"{value!r} is neither yes nor no")
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(str(part) for part in value)
+
+
+def _budget(value: Any) -> Budget:
+    if isinstance(value, Budget):
+        return value
+    if isinstance(value, Mapping):
+        try:
+            return Budget(**value)
+        except TypeError as err:
+            raise ConfigError(f"budget: {err}") from None
+    return Budget(cost=value)  # a plain amount of money
+
+
+def _thresholds(value: Any) -> dict[str, float]:
+    if isinstance(value, str):
+        value = dict(part.split("=", 1) for part in _names(value) if "=" in part)
+    flat: dict[str, float] = {}
+    try:
+        for name, number in dict(value).items():
+            if isinstance(number, Mapping):
+                flat.update({f"{name}.{inner}": float(x) for inner, x in number.items()})
+            else:
+                flat[str(name)] = float(number)
+    except (TypeError, ValueError):
+        raise ConfigError(f"thresholds: {value!r} is not a table of numbers") from None
+    return flat
+
+
+def _seconds(what: str) -> Callable[[Any], float]:
+    return lambda value: parse_duration_s(float(value) if _numeric(value) else value, what=what)
+
+
+def _bytes(what: str) -> Callable[[Any], float]:
+    return lambda value: parse_bytes(float(value) if _numeric(value) else value, what=what)
+
+
+def _numeric(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _text(value: Any) -> str:
+    return str(value)
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "budget": _budget,
+    "price": lambda v: v if isinstance(v, Money) else parse_price(v),
+    "on_exceed": _text,
+    "stop_on": _names,
+    "ignore": _names,
+    "thresholds": _thresholds,
+    "backend": _text,
+    "sample_period": _seconds("sample_period"),
+    "step_clock": _text,
+    "listen": _text,
+    "strict_port": _boolean,
+    "run_name": _text,
+    "directory": _text,
+    "run_directory": _text,
+    "record": _boolean,
+    "record_max": _bytes("record_max"),
+    "plan": _text,
+    "window_peaks": _boolean,
+    "log": _boolean,
+    "interval": _seconds("interval"),
+    "keep": _seconds("keep"),
+    "disabled": _boolean,
+}
+_FIELD_OF = {
+    "sample_period": "sample_period_s",
+    "record_max": "record_max_bytes",
+    "interval": "interval_s",
+    "keep": "keep_s",
+}
+_ALIASES = {**{v: k for k, v in _FIELD_OF.items()}, "strict": "strict_port", "dir": "directory", "run_dir": "run_directory"}
+_VARIABLES = {
+    **{f"TRAINBUDGET_{name.upper()}": name for name in _PARSERS},
+    "TRAINBUDGET_DIR": "directory",
+    "TRAINBUDGET_RUN_DIR": "run_directory",
+}
+
+
+FIELD_NAMES = tuple(f.name for f in fields(Settings))

@@ -1,0 +1,41 @@
+"""Merging ordinary steps: above ten a second one line stands for several (sums and maxima)."""
+
+from __future__ import annotations
+
+import copy
+
+from trainbudget.events import Step
+
+_SUMS = (
+    "data_wait_s", "data_wait_idle_s", "loader_wait_s", "forward_s", "backward_s", "optimizer_s", "communication_s",
+    "pre_collective_s", "gpu_busy_s", "samples", "tokens", "useful_tokens", "micro_steps",
+)  # fmt: skip
+_MAXIMA = ("max_sequence_tokens", "loss", "grad_norm")
+
+
+def step_seconds(step: Step) -> float:
+    """Seconds inside the step or steps of a line."""
+    if step.step_s is not None:
+        return step.step_s
+    end_s = step.end_s if step.end_s is not None else step.t_s
+    return max(0.0, end_s - step.start_s) if step.start_s is not None else 0.0
+
+
+def merge_steps(first: Step, second: Step) -> Step:
+    """One line for both. A NaN loss stays visible; a skipped or unknown part makes the sum unknown only where it must."""
+    merged = copy.copy(second)
+    merged.start_s = first.start_s
+    merged.step_s = step_seconds(first) + step_seconds(second)
+    merged.count = (first.count or 1) + (second.count or 1)
+    for name in _SUMS:
+        a, b = getattr(first, name), getattr(second, name)
+        setattr(merged, name, None if a is None or b is None else a + b)
+    for name in _MAXIMA:
+        a, b = getattr(first, name), getattr(second, name)
+        setattr(merged, name, b if a is None else a if b is None or a != a or a > b else b)
+    return merged
+
+
+def mergeable(first: Step, second: Step) -> bool:
+    """Ordinary neighbours only: a repeated or skipped step keeps its own line."""
+    return second.step > first.step and not first.skipped and not second.skipped
