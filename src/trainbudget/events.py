@@ -58,6 +58,7 @@ class BudgetFact(Fact, tag="budget"):
     optimizer_state_bytes: Number = None
     checkpoint_gather_bytes: Number = None
     flops_per_step: Number = None
+    step_time_one_gpu_s: Number = None  # of the same per-GPU batch on one GPU alone
     eval_time_s: Number = None
     save_time_s: Number = None
     currency: str | None = None
@@ -122,6 +123,7 @@ class Model(Fact, tag="model"):
     device_map: str | None = None
     optimizer: str | None = None
     effective_batch: float | None = None
+    vocab_size: int | None = None
 
 
 class LongBatch(msgspec.Struct, omit_defaults=True, gc=False, kw_only=True):

@@ -12,6 +12,8 @@ from typing import Any
 
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.host import HostTrack, RankTrack
+from trainbudget.engine.tracks.learning import LearningTrack
+from trainbudget.engine.tracks.phase_shares import PhaseShares
 from trainbudget.engine.tracks.run import ClosedPhase, RunTrack
 from trainbudget.engine.tracks.steps import StepRecord, StepTrack
 from trainbudget.events import (
@@ -66,6 +68,8 @@ class Timeline:
         self.budget_currency: str | None = None
         self.run = RunTrack()
         self.steps = StepTrack()
+        self.learning = LearningTrack()
+        self.shares = PhaseShares()
         self.gpus: dict[int, DeviceTrack] = {}
         self.owned: list[DeviceTrack] = []
         self.charged: list[DeviceTrack] = []  # owned, or visible to the job and left unused
@@ -148,7 +152,6 @@ class Timeline:
     def steps_left(self) -> float | None:
         total, done = self.steps_total, self.run.last_step
         return None if total is None or done is None else max(0.0, total - done)
-
 
     @property
     def world_size(self) -> int:
@@ -254,6 +257,7 @@ class Timeline:
         self.run.on_step(event)
         if self.run.session is not new_session:
             self.steps.begin_session()
+            self._begin_session()
         end_s = self.wall_s(_within(event.end_s, event.t_s))
         start_s = self.wall_s(_within(event.start_s, event.t_s)) if event.start_s is not None else end_s
         previous = self.steps.last_end_s
@@ -262,9 +266,19 @@ class Timeline:
         for phase in _newest(self.run.closed, since):
             phase_s += max(0.0, self.wall_s(phase.end_s) - max(since, self.wall_s(phase.start_s)))
         self.last_step = self.steps.on_step(event, min(start_s, end_s), end_s, phase_s)
+        if event.loss is not None or event.grad_norm is not None:
+            self.learning.on_step(event)
 
     def _on_phase(self, event: Phase) -> None:
-        self.closed_phase = self.run.on_phase(event)
+        closed = self.closed_phase = self.run.on_phase(event)
+        session = self.run.session
+        first_s = session.first_step_start_s if session is not None else None
+        self.shares.on_phase(
+            closed.phase,
+            self.wall_s(closed.start_s),
+            self.wall_s(closed.end_s),
+            None if first_s is None else self.wall_s(first_s),
+        )
 
     def _on_event(self, event: Event) -> None:
         before = self.run.session
@@ -275,8 +289,13 @@ class Timeline:
             session = self.run.session
             retry = (oom and unfinished) or (session is not None and session.attempt > 1 and unfinished)
             self.steps.begin_session(retry=retry)
+            self._begin_session()
         elif event.event == "resume" and self.run.session is not None:
             self.steps.begin_session(resume_highest=self.run.session.resume_highest_step)
+
+    def _begin_session(self) -> None:
+        self.learning.begin_session()
+        self.shares.begin_session()
 
     def _on_rank(self, event: Rank) -> None:
         if event.rank not in self.ranks:
