@@ -13,8 +13,11 @@ from typing import Any
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.host import HostTrack, RankTrack
 from trainbudget.engine.tracks.learning import LearningTrack
+from trainbudget.engine.tracks.pauses import PauseTrack
 from trainbudget.engine.tracks.phase_shares import PhaseShares
 from trainbudget.engine.tracks.run import ClosedPhase, RunTrack
+from trainbudget.engine.tracks.spikes import Spike, SpikeTrack, is_recompile
+from trainbudget.engine.tracks.step_shares import StepShareTrack
 from trainbudget.engine.tracks.steps import StepRecord, StepTrack
 from trainbudget.events import (
     Allocator,
@@ -68,6 +71,9 @@ class Timeline:
         self.budget_currency: str | None = None
         self.run = RunTrack()
         self.steps = StepTrack()
+        self.step_shares = StepShareTrack(self.steps, self.run)
+        self.spikes = SpikeTrack()
+        self.pauses = PauseTrack()
         self.learning = LearningTrack()
         self.shares = PhaseShares()
         self.gpus: dict[int, DeviceTrack] = {}
@@ -80,6 +86,7 @@ class Timeline:
         self.gaps: list[tuple[float, float]] = []
         self.gaps_s = 0.0
         self.last_step: StepRecord | None = None
+        self.last_spike: Spike | None = None  # the last step, where it took far longer than the others, else None
         self.last_reading_s: float | None = None
         self.closed_phase: ClosedPhase | None = None
         self.events = 0
@@ -160,6 +167,23 @@ class Timeline:
     @property
     def rank(self) -> int:
         return self.header.rank or 0
+
+    @property
+    def compiles(self) -> bool | None:
+        """Whether the run uses a compiler; None where nobody says so.
+
+        A setting that is off says nothing: the model may have been compiled by hand.
+        """
+        if self.run.phase_counts.get("compile") or self.run.recompiles is not None:
+            return True
+        if (self.header.settings or {}).get("torch_compile") is True:
+            return True
+        return self.model.compiled if self.model is not None else None
+
+    @property
+    def recompiled(self) -> bool:
+        """Whether the newest step was long because something was compiled in it."""
+        return self.last_spike is not None and is_recompile(self.last_spike, self.compiles, self.spikes.compiled_first)
 
     @property
     def hang_after_s(self) -> float:
@@ -266,6 +290,7 @@ class Timeline:
         for phase in _newest(self.run.closed, since):
             phase_s += max(0.0, self.wall_s(phase.end_s) - max(since, self.wall_s(phase.start_s)))
         self.last_step = self.steps.on_step(event, min(start_s, end_s), end_s, phase_s)
+        self.last_spike = self.spikes.on_step(self.last_step, self.steps, self.run.recompiles, self.pauses)
         if event.loss is not None or event.grad_norm is not None:
             self.learning.on_step(event)
 
@@ -285,6 +310,8 @@ class Timeline:
         oom = any(m.event == "oom" and before is not None and m.t_s >= before.begin_s for m in self.run.moments)
         unfinished = before is not None and before.end_s is None
         self.run.on_event(event)
+        if event.event == "gc":
+            self.pauses.on_gc(event.t_s, event.detail or {})
         if event.event == "train_begin":
             session = self.run.session
             retry = (oom and unfinished) or (session is not None and session.attempt > 1 and unfinished)
@@ -294,6 +321,7 @@ class Timeline:
             self.steps.begin_session(resume_highest=self.run.session.resume_highest_step)
 
     def _begin_session(self) -> None:
+        self.spikes.begin_session()
         self.learning.begin_session()
         self.shares.begin_session()
 

@@ -6,6 +6,7 @@ import copy
 from collections import deque
 from typing import NamedTuple
 
+from trainbudget.engine.tracks.load import LoadTrack
 from trainbudget.events import Allocator, Gpu, Reading
 
 #: NVML codes after which a device is gone: 15 lost, 16 reset required, 28 not found (NVML API reference, nvmlReturn_t).
@@ -42,6 +43,7 @@ class DeviceTrack:
         self.info = info
         self.since_s = info.t_s
         self.window: deque[Sample] = deque(maxlen=WINDOW_READINGS)
+        self.load = LoadTrack()
         self.last: Reading | None = None
         self.last_reading_s: float | None = None  # any reading line
         self.last_answer_s: float | None = None  # a reading in which something was answered
@@ -125,6 +127,8 @@ class DeviceTrack:
             self.peak_used_bytes = max(self.peak_used_bytes or 0.0, event.memory_used_bytes)
         if event.energy_j is not None and self.energy_first_j is None:
             self.energy_first_j = event.energy_j
+        if training and self.load.learning:
+            self.load.on_reading(event)
         self._activity(event, training)
 
     def on_allocator(self, event: Allocator) -> None:

@@ -123,7 +123,7 @@ class StepTrack:
         return self.steady_since_step is None
 
     def window(self, *, steps: int = WINDOW_STEPS, seconds: float = WINDOW_S, steady: bool = True) -> list[StepRecord]:
-        """The newest step lines within `steps` and `seconds`, oldest first. Callers do not change the list."""
+        """The newest step lines within `steps` and `seconds` (but at least 20 steps), oldest first. Not to be changed."""
         key = (steps, seconds, steady)
         cached = self._windows.get(key)
         if cached is None:
@@ -135,7 +135,7 @@ class StepTrack:
         taken = 0
         newest = self.recent[-1].end_s if self.recent else 0.0
         for record in reversed(self.recent):
-            if taken >= steps or newest - record.end_s > seconds:
+            if taken >= steps or (taken >= MIN_STEPS and newest - record.end_s > seconds):
                 break
             if record.steady or not steady:
                 out.append(record)
