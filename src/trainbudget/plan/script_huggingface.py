@@ -1,0 +1,383 @@
+"""Catches Hugging Face's Trainer and its subclasses at the door of the training loop: their own loss, optimizer, batches."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainbudget.plan.memory import Trace, TrainSpec, spec_of, trace_step
+from trainbudget.plan.script_capture import Captured, Catch, WithCompanions, reshaped, shape_of
+from trainbudget.plan.script_host import scratch_folder
+from trainbudget.plan.script_models import BuiltModels
+from trainbudget.plan.script_protocol import Facts, Question
+from trainbudget.plan.simulated_device_cuda import Patches
+from trainbudget.plan.tracing.optimizers import optimizer_of
+
+#: Trainers that generate text between optimizer steps: their time and memory is mostly not the training step's.
+ONLINE = ("GRPO", "PPO", "RLOO", "OnlineDPO", "XPO", "NashMD", "Reinforce", "GKD")
+_COMPANIONS = ("ref_model", "teacher_model", "reward_model", "value_model")
+_OWN_KERNELS = ("8bit", "4bit", "bnb", "paged", "lion", "ademamix", "apex", "32bit")
+#: Settings whose names the suggestions use or the title shows.
+_SETTINGS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "optim",
+    "bf16",
+    "fp16",
+    "tf32",
+    "max_grad_norm",
+    "activation_checkpointing",
+    "gradient_checkpointing",
+    "per_device_eval_batch_size",
+    "eval_accumulation_steps",
+    "torch_compile",
+    "max_length",
+    "packing",
+    "train_sampling_strategy",
+    "group_by_length",
+    "num_train_epochs",
+    "max_steps",
+)
+
+
+class _Sharding:
+    """What the arguments said about DeepSpeed or FSDP, before it was taken out of them."""
+
+    strategy: str | None = None
+
+
+def intercept(patches: Patches, catch: Catch) -> None:
+    """Replace the training loop of `transformers.Trainer`; its `train` still runs up to it."""
+    import transformers
+
+    sharding = _Sharding()
+    _tame_arguments(patches, transformers.TrainingArguments, sharding)
+    trainer_class = transformers.Trainer
+    train = trainer_class.train
+
+    @functools.wraps(train)
+    def train_without_resume(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return train(self, None, *args, **kwargs)
+
+    def loop(self: Any, *args: Any, **kwargs: Any) -> Any:
+        catch.captured = _capture(self, catch, sharding)
+        return catch.stop()
+
+    def refuse_online(init: Any) -> Any:
+        @functools.wraps(init)
+        def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+            name = next(
+                (c.__name__ for c in type(self).__mro__ if c.__name__.startswith(ONLINE) and c.__name__.endswith("Trainer")), None
+            )
+            init(self, *args, **kwargs)
+            if name is not None:
+                catch.refused = (
+                    f"{name} generates while it trains (online reinforcement learning): only the training step is estimated"
+                )
+                catch.facts = _facts(self, catch, sharding, None)
+                catch.stop()
+
+        return checked
+
+    patches.put(trainer_class, "__init__", refuse_online(trainer_class.__init__))
+    patches.put(trainer_class, "train", train_without_resume)
+    patches.put(trainer_class, "_inner_training_loop", loop)
+    patches.put(trainer_class, "_move_model_to_device", lambda self, model, device: None)
+    for name, answer in (("evaluate", lambda self, *a, **k: _AnyMetric()), ("save_model", lambda self, *a, **k: None)):
+        patches.put(trainer_class, name, answer)
+
+
+class _AnyMetric(dict[str, float]):
+    """Metrics of an evaluation that did not happen."""
+
+    def __missing__(self, key: str) -> float:
+        return 1.0
+
+
+def _tame_arguments(patches: Patches, arguments: Any, sharding: _Sharding) -> None:
+    init = arguments.__post_init__
+
+    @functools.wraps(init)
+    def post_init(self: Any) -> None:
+        self.report_to, self.push_to_hub = "none", False
+        self.output_dir = str(Path(scratch_folder(), "output"))
+        for name in ("logging_dir", "hub_model_id", "hub_token"):
+            if getattr(self, name, None) is not None:
+                setattr(self, name, None)
+        _take_sharding(self, sharding)
+        if hasattr(self, "torch_compile"):
+            self.torch_compile, self.torch_compile_backend, self.torch_compile_mode = False, None, None
+        init(self)
+
+    patches.put(arguments, "__post_init__", post_init)
+
+
+def _take_sharding(args: Any, sharding: _Sharding) -> None:
+    deepspeed, fsdp = getattr(args, "deepspeed", None), getattr(args, "fsdp", None)
+    if deepspeed or os.environ.get("TRAINBUDGET_LAUNCHED_DEEPSPEED"):
+        values = deepspeed if isinstance(deepspeed, Mapping) else _json_file(deepspeed)
+        stage = int(values.get("zero_optimization", {}).get("stage", os.environ.get("TRAINBUDGET_LAUNCHED_DEEPSPEED") or 0))
+        sharding.strategy = f"zero{stage}" if stage else "ddp"
+        args.deepspeed = None
+    if fsdp or os.environ.get("TRAINBUDGET_LAUNCHED_FSDP"):
+        config = getattr(args, "fsdp_config", None)
+        values = config if isinstance(config, Mapping) else _json_file(config)
+        version = str(values.get("version", values.get("fsdp_version", os.environ.get("TRAINBUDGET_LAUNCHED_FSDP") or 1)))
+        sharding.strategy = "fsdp2" if version == "2" else "fsdp"
+        args.fsdp, args.fsdp_config = type(fsdp)() if isinstance(fsdp, (str, list)) else None, None
+
+
+def _json_file(path: Any) -> dict[str, Any]:
+    try:
+        return dict(json.loads(Path(str(path)).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _capture(trainer: Any, catch: Catch, sharding: _Sharding) -> Captured:
+    args = trainer.args
+    loader = trainer.get_train_dataloader()
+    batches = _first_batches(loader, min(2, args.gradient_accumulation_steps))
+    longest, long_batches, ratio = _longest(trainer, loader, batches[0])
+    facts = _facts(trainer, catch, sharding, longest)
+    facts.long_batches, facts.token_ratio = long_batches, ratio
+    facts.steps = _steps(args, loader)
+    facts.notes.extend(catch.notes)
+    base = spec_of(facts.spec)
+
+    def trace(question: Question) -> Trace:
+        catch.host.enabled = False
+        return _trace(trainer, question, longest if question.longest else batches[0], base)
+
+    return Captured(facts=facts, trace=trace)
+
+
+def _first_batches(loader: Any, count: int) -> list[Any]:
+    iterator = iter(loader)
+    batches = []
+    for _ in range(max(1, count)):
+        try:
+            batches.append(next(iterator))
+        except StopIteration:
+            break
+    if not batches:
+        raise ValueError("the training data set has no batch")
+    return batches
+
+
+def _longest(trainer: Any, loader: Any, first: Any) -> tuple[Any, list[tuple[int, int]], float]:
+    """The batch with most tokens, the steps where the five largest come, and mean over longest tokens.
+
+    Only for data sets whose examples are tokenised already; otherwise the first batch stands for all.
+    """
+    data, sampler, collate = (
+        getattr(loader, "dataset", None),
+        getattr(loader, "batch_sampler", None),
+        getattr(loader, "collate_fn", None),
+    )
+    try:
+        lengths = _lengths(data)
+        if lengths is None or sampler is None or collate is None:
+            return first, [], 1.0
+        picks = [list(indices) for indices in sampler]
+        sizes = [max(lengths[i] for i in p) * len(p) for p in picks if p]
+        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])[:5]
+        accumulation = trainer.args.gradient_accumulation_steps
+        chosen = collate([data[i] for i in picks[order[0]]])
+        _, padded = shape_of(first)
+        if padded is not None and (shape_of(chosen)[1] or 0) < padded:
+            chosen = first
+        return chosen, [(i // accumulation + 1, sizes[i]) for i in order], sum(sizes) / len(sizes) / sizes[order[0]]
+    except (TypeError, KeyError, IndexError, AttributeError, ValueError):
+        return first, [], 1.0
+
+
+def _lengths(data: Any) -> list[int] | None:
+    """Tokens of every example of a map-style, tokenised data set of at most 200,000 examples (seconds to read)."""
+    if data is None or not hasattr(data, "__len__") or len(data) > 200_000:
+        return None
+    columns = getattr(data, "column_names", None)
+    if columns is not None:
+        return [len(x) for x in data["input_ids"]] if "input_ids" in columns else None
+    first = data[0]
+    if not isinstance(first, Mapping) or "input_ids" not in first:
+        return None
+    return [len(data[i]["input_ids"]) for i in range(len(data))]
+
+
+def _steps(args: Any, loader: Any) -> int | None:
+    if args.max_steps and args.max_steps > 0:
+        return int(args.max_steps)
+    try:
+        batches = len(loader)
+    except TypeError:
+        return None
+    return math.ceil(args.num_train_epochs * max(1, math.ceil(batches / args.gradient_accumulation_steps)))
+
+
+def _facts(trainer: Any, catch: Catch, sharding: _Sharding, batch: Any) -> Facts:
+    args, model, built = trainer.args, trainer.model, catch.built
+    examples, tokens = shape_of(batch) if batch is not None else (None, None)
+    dtype = _model_dtype(model)
+    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "tf32" if args.tf32 else "fp32"
+    if precision in ("fp32", "tf32") and dtype in ("bfloat16", "float16"):
+        precision = "bf16_pure" if dtype == "bfloat16" else "fp16_pure"
+    config = getattr(model, "config", None)
+    notes = [*built.notes]
+    peft = getattr(model, "peft_config", None)
+    kind = type(next(iter(peft.values()))).__name__.removesuffix("Config") if isinstance(peft, dict) and peft else None
+    return Facts(
+        framework="huggingface",
+        title=_title(model, kind, built),
+        spec={
+            "micro_batch": args.per_device_train_batch_size if examples is None else examples,
+            "sequence_length": tokens or 512,
+            "gradient_accumulation": args.gradient_accumulation_steps,
+            "precision": precision,
+            "model_dtype": dtype,
+            "optimizer": getattr(args.optim, "value", str(args.optim)),
+            "activation_checkpointing": _kind_of_checkpointing(args) if args_checkpointing(args) else None,
+            "peft": {"type": kind.lower()}
+            if kind
+            else {"type": "given"}
+            if built.quantization not in ("none", "unknown")
+            else None,
+            "quantization": built.quantization if built.quantization != "unknown" else "none",
+            "strategy": sharding.strategy or ("ddp" if catch.world_size > 1 else "none"),
+            "world_size": catch.world_size,
+            "max_grad_norm": args.max_grad_norm or None,
+            "task": "image_classification" if tokens is None else "causal_lm",
+        },
+        settings={n: _plain(getattr(args, n)) for n in _SETTINGS if hasattr(args, n)},
+        eval_steps=_interval(args, "eval"),
+        eval_batches=_eval_batches(trainer),
+        save_steps=_interval(args, "save"),
+        model_config=config.to_dict() if hasattr(config, "to_dict") else None,
+        notes=notes,
+    )
+
+
+def _interval(args: Any, which: str) -> int | None:
+    strategy = getattr(args, f"{which}_strategy", getattr(args, "evaluation_strategy", "no"))
+    strategy = getattr(strategy, "value", strategy)
+    steps = getattr(args, f"{which}_steps", None)
+    return int(steps) if strategy == "steps" and steps and steps >= 1 else None
+
+
+def _eval_batches(trainer: Any) -> int | None:
+    try:
+        return math.ceil(len(trainer.eval_dataset) / trainer.args.per_device_eval_batch_size)
+    except TypeError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    value = getattr(value, "value", value)
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+
+
+def _model_dtype(model: Any) -> str:
+    kinds: dict[str, int] = {}
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            kinds[str(parameter.dtype)[6:]] = kinds.get(str(parameter.dtype)[6:], 0) + parameter.numel()
+    return max(kinds, key=lambda k: kinds[k], default="float32")
+
+
+def _title(model: Any, peft: str | None, built: BuiltModels) -> str:
+    name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
+    name = Path(str(name)).name if "/" in str(name) else str(name)
+    how = f"QLoRA ({built.quantization})" if peft and built.quantization.startswith(("nf4", "fp4")) else peft or "full"
+    return f"{name} · {how}"
+
+
+def _trace(trainer: Any, question: Question, batch: Any, base: TrainSpec) -> Trace:
+    args, spec = trainer.args, question.spec
+    new = tuple(n if n != o else None for n, o in zip(_shape(spec), _shape(base), strict=True))
+    batch = reshaped(batch, shape_of(batch), (new[0], new[1]))
+    args.gradient_accumulation_steps = trainer.current_gradient_accumulation_steps = spec.gradient_accumulation
+    if spec.activation_checkpointing != base.activation_checkpointing and spec.activation_checkpointing is not None:
+        _checkpoint(trainer.model, spec.activation_checkpointing)
+    elif args_checkpointing(args):
+        _checkpoint(trainer.model, _kind_of_checkpointing(args))
+    items = _items(trainer, batch, spec.gradient_accumulation)
+    names = {id(p): n for n, p in trainer.model.named_parameters()}
+    model = trainer.accelerator.prepare_model(trainer.model, device_placement=False)
+    trainer.model_wrapped = model
+    companions = [m for n in _COMPANIONS if isinstance(m := getattr(trainer, n, None), torch.nn.Module)]
+    takes_items = "num_items_in_batch" in inspect.signature(trainer.training_step).parameters
+
+    def step(both: Any, inputs: Any) -> Any:
+        return trainer.training_step(model, inputs, items) if takes_items else trainer.training_step(model, inputs)
+
+    def optimizer(parameters: Any) -> Any:
+        if spec.optimizer != base.optimizer or any(word in spec.optimizer for word in _OWN_KERNELS):
+            return optimizer_of(spec.optimizer).build(parameters)  # a stand-in where a library brings its own CUDA kernels
+        if trainer.optimizer is not None:
+            return _rebound(trainer.optimizer, names, dict(trainer.model.named_parameters()))
+        return trainer.create_optimizer()
+
+    config = getattr(trainer.model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return trace_step(
+        model=WithCompanions(trainer.model, companions) if companions else trainer.model,
+        batches=[batch],
+        training_step=step,
+        optimizer_factory=optimizer,
+        target=question.target,
+        spec=spec,
+        autocast=_AUTOCAST.get(spec.precision) if spec.precision != base.precision else None,
+        vocabulary=getattr(text, "vocab_size", None),
+    )
+
+
+_AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+def _shape(spec: TrainSpec) -> tuple[int, int]:
+    return spec.micro_batch, spec.sequence_length
+
+
+def _rebound(optimizer: Any, names: dict[int, str], fresh: dict[str, Any]) -> Any:
+    """An optimizer the script made itself, on the traced parameters instead of the ones it was made for."""
+    optimizer = getattr(optimizer, "optimizer", optimizer)
+    for group in optimizer.param_groups:
+        group["params"] = [fresh[names[id(p)]] for p in group["params"] if id(p) in names]
+    optimizer.state.clear()
+    return optimizer
+
+
+def args_checkpointing(args: Any) -> bool:
+    """Whether the arguments ask for activation checkpointing, by its new or its old name."""
+    return bool(getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing)
+
+
+def _kind_of_checkpointing(args: Any) -> str:
+    options = getattr(args, "activation_checkpointing_kwargs", None) or getattr(args, "gradient_checkpointing_kwargs", None) or {}
+    return "reentrant" if options.get("use_reentrant") else "non_reentrant"
+
+
+def _checkpoint(model: Any, kind: str) -> None:
+    options = {"use_reentrant": kind == "reentrant"}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=options)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    if hasattr(model, "peft_config") or getattr(model, "is_quantized", False):
+        model.enable_input_require_grads()
+
+
+def _items(trainer: Any, batch: Any, accumulation: int) -> int | None:
+    """Label tokens of an optimizer step, which the loss is divided by; None where the trainer does not count them."""
+    labels = batch.get("labels") if hasattr(batch, "get") else None
+    if labels is None or not getattr(trainer, "model_accepts_loss_kwargs", False):
+        return None
+    return int(labels.numel()) * accumulation
