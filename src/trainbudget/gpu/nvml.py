@@ -7,6 +7,7 @@ that happens, garbage from the driver included. What to ask when, and what to ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -274,9 +275,24 @@ def _field_number(answer: Any) -> float:
 
 def process_rows(device: Device) -> list[tuple[int, float | None]]:
     """Pairs of process id and bytes held, as the driver counts; bytes are None where it does not tell (WDDM, MIG)."""
-    rows = list(call(pynvml.nvmlDeviceGetComputeRunningProcesses, device.handle))
-    rows += optional(pynvml.nvmlDeviceGetGraphicsRunningProcesses, device.handle) or []
+    older = getattr(pynvml, "nvmlDeviceGetComputeRunningProcesses_v2", None)  # not in every version of pynvml
+    rows = list(_rows(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, older, device.handle))
+    with suppress(QueryError):  # what draws is a small part; what computes is known
+        rows += _rows(pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, None, device.handle)
     return [(int(row.pid), None if row.usedGpuMemory is None else float(row.usedGpuMemory)) for row in rows]
+
+
+def _rows(newest: Callable[..., Any], older: Callable[..., Any] | None, handle: Any) -> Any:
+    """What a list query answers, by its older form where the driver has no other.
+
+    The unversioned names are no use: they turn the code of a missing function into an exception without one.
+    """
+    try:
+        return call(newest, handle)
+    except QueryError as err:
+        if err.code != FUNCTION_NOT_FOUND or older is None:
+            raise
+        return call(older, handle)
 
 
 def sm_active(device: Device) -> Fields:
@@ -342,7 +358,7 @@ class XidEvents:
         if self._set is None or not self._registered:
             return None
         event = optional(pynvml.nvmlEventSetWait_v2, self._set, 0)
-        if event is None or event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+        if getattr(event, "eventType", None) != pynvml.nvmlEventTypeXidCriticalError:
             return None
         return optional(pynvml.nvmlDeviceGetUUID, event.device), int(event.eventData)
 

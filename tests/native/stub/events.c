@@ -4,15 +4,26 @@
 #include "state.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #define XID_CRITICAL 8 /* nvmlEventTypeXidCriticalError */
 
-typedef struct {
+typedef struct event_set {
+    bool taken;
     int delivered; /* the last SEQ */
     bool registered[MAX_CARDS];
 } *event_set_t;
+
+/* A pool, so that a handle that was never given out is refused and not followed, and a leak runs dry. */
+static struct event_set pool[16];
+
+static bool is_set(const void *handle)
+{
+    for (size_t i = 0; i < sizeof pool / sizeof *pool; i++)
+        if (handle == &pool[i])
+            return pool[i].taken;
+    return false;
+}
 
 typedef struct {
     device_t device;
@@ -23,20 +34,29 @@ typedef struct {
 API ret_t nvmlEventSetCreate(event_set_t *set)
 {
     ENTER_SYSTEM();
-    *set = calloc(1, sizeof **set);
-    LEAVE(OK);
+    for (size_t i = 0; i < sizeof pool / sizeof *pool; i++)
+        if (!pool[i].taken) {
+            pool[i] = (struct event_set){.taken = true};
+            *set = &pool[i];
+            LEAVE(OK);
+        }
+    LEAVE(INSUFFICIENT_SIZE);
 }
 
 API ret_t nvmlEventSetFree(event_set_t set)
 {
     ENTER_SYSTEM();
-    free(set);
+    if (!is_set(set))
+        LEAVE(INVALID_ARGUMENT);
+    set->taken = false;
     LEAVE(OK);
 }
 
 API ret_t nvmlDeviceRegisterEvents(device_t device, uint64_t types, event_set_t set)
 {
     ENTER_DEVICE(device);
+    if (!is_set(set))
+        LEAVE(INVALID_ARGUMENT);
     if (types & ~(uint64_t)XID_CRITICAL)
         LEAVE(NOT_SUPPORTED);
     set->registered[device->card] = true;
@@ -67,6 +87,8 @@ static bool take(event_set_t set, event_t *event)
 API ret_t nvmlEventSetWait_v2(event_set_t set, event_t *event, unsigned timeout_ms)
 {
     ENTER_SYSTEM();
+    if (!is_set(set))
+        LEAVE(INVALID_ARGUMENT);
     for (unsigned waited_ms = 0; !take(set, event); waited_ms += 10) {
         if (waited_ms >= timeout_ms)
             LEAVE(TIMEOUT);

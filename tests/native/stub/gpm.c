@@ -4,9 +4,21 @@
 
 #include <stdlib.h>
 
-typedef struct {
+typedef struct sample {
+    bool taken;
     device_t device; /* whose values count; a sample of a slice remembers the slice */
 } *sample_t;
+
+/* A pool, so that a handle that was never given out is refused and not followed, and a leak runs dry. */
+static struct sample pool[64];
+
+static bool is_sample(const void *handle)
+{
+    for (size_t i = 0; i < sizeof pool / sizeof *pool; i++)
+        if (handle == &pool[i])
+            return pool[i].taken;
+    return false;
+}
 
 typedef struct {
     unsigned version, supported;
@@ -47,20 +59,29 @@ API ret_t nvmlGpmQueryDeviceSupport(device_t device, support_t *support)
 API ret_t nvmlGpmSampleAlloc(sample_t *sample)
 {
     ENTER_SYSTEM();
-    *sample = calloc(1, sizeof **sample);
-    LEAVE(OK);
+    for (size_t i = 0; i < sizeof pool / sizeof *pool; i++)
+        if (!pool[i].taken) {
+            pool[i] = (struct sample){.taken = true};
+            *sample = &pool[i];
+            LEAVE(OK);
+        }
+    LEAVE(INSUFFICIENT_SIZE);
 }
 
 API ret_t nvmlGpmSampleFree(sample_t sample)
 {
     ENTER_SYSTEM();
-    free(sample);
+    if (!is_sample(sample))
+        LEAVE(INVALID_ARGUMENT);
+    sample->taken = false;
     LEAVE(OK);
 }
 
 API ret_t nvmlGpmSampleGet(device_t device, sample_t sample)
 {
     ENTER_DEVICE(device);
+    if (!is_sample(sample))
+        LEAVE(INVALID_ARGUMENT);
     sample->device = device;
     LEAVE(OK);
 }
@@ -68,6 +89,8 @@ API ret_t nvmlGpmSampleGet(device_t device, sample_t sample)
 API ret_t nvmlGpmMigSampleGet(device_t card, unsigned gpu_instance, sample_t sample)
 {
     ENTER_DEVICE(card);
+    if (!is_sample(sample))
+        LEAVE(INVALID_ARGUMENT);
     for (int slice = 0; slice < device_slices(card->card); slice++) {
         uint64_t instance;
         device_t device = device_of(card->card, slice);
@@ -84,7 +107,7 @@ API ret_t nvmlGpmMetricsGet(request_t *request)
     ENTER_SYSTEM();
     if (request->version != 1)
         LEAVE(VERSION_MISMATCH);
-    if (!request->first || !request->second || !request->second->device)
+    if (!is_sample(request->first) || !is_sample(request->second) || !request->second->device)
         LEAVE(INVALID_ARGUMENT);
     for (unsigned i = 0; i < request->count; i++) {
         const char *text = device_get(request->second->device, key_of(request->metrics[i].id));

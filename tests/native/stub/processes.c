@@ -48,6 +48,13 @@ API ret_t nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned *cou
     LEAVE(list(device, "proc", count, rows));
 }
 
+/* The same rows under the name of drivers before R510. */
+API ret_t nvmlDeviceGetComputeRunningProcesses_v2(device_t device, unsigned *count, process_t *rows)
+{
+    ENTER_DEVICE(device);
+    LEAVE(list(device, "proc", count, rows));
+}
+
 API ret_t nvmlDeviceGetGraphicsRunningProcesses_v3(device_t device, unsigned *count, process_t *rows)
 {
     ENTER_DEVICE(device);
