@@ -269,12 +269,14 @@ class Timeline:
         if device is None:
             return  # a device nobody introduced: whose it is is unknown
         device.on_reading(event, training=self.run.started)
+        device.memory.on_reading(event, self)
         self.last_reading_s = event.t_s
 
     def _on_allocator(self, event: Allocator) -> None:
         device = self.gpus.get(event.gpu)
         if device is not None:
             device.on_allocator(event)
+            device.memory.on_allocator(event, device, self)
 
     def _on_step(self, event: Step) -> None:
         new_session = self.run.session

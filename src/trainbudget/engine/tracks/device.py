@@ -7,6 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 from trainbudget.engine.tracks.load import LoadTrack
+from trainbudget.engine.tracks.memory import MemoryTrack
 from trainbudget.events import Allocator, Gpu, Reading
 
 #: NVML codes after which a device is gone: 15 lost, 16 reset required, 28 not found (NVML API reference, nvmlReturn_t).
@@ -52,6 +53,7 @@ class DeviceTrack:
         self.errors_total: dict[str, int] = {}
         self.error_since_s: dict[str, float] = {}
         self.answered: set[str] = set()  # queries that have ever been answered
+        self.memory = MemoryTrack()
         self.allocator: Allocator | None = None
         self.allocator_first: Allocator | None = None
         self.peak_allocated_bytes: float | None = None
