@@ -129,10 +129,23 @@ def test_a_query_that_fails_for_now_is_asked_again(fake, backend, function, code
     backend.open()
     backend.read(0, now_s=0.0)
     fake.fail(function, code)
-    assert backend.read(0, now_s=10.0).errors == {QUERY_OF[function]: code}
-    assert backend.read(0, now_s=20.0).errors == {QUERY_OF[function]: code}
+    for second in (10.0, 20.0, 30.0, 40.0, 50.0):
+        assert backend.read(0, now_s=second).errors == {QUERY_OF[function]: code}
     fake.fail(function, 0)
-    assert backend.read(0, now_s=30.0).errors is None
+    asked = fake.calls(function)
+    assert backend.read(0, now_s=60.0).errors is None
+    assert fake.calls(function) > asked
+
+
+def test_counters_that_fail_for_now_are_asked_again(fake, backend):
+    backend.open()
+    backend.read(0, now_s=0.0)
+    fake.fail("nvmlDeviceGetFieldValues", 999)
+    for second in (10.0, 20.0, 30.0, 40.0):
+        assert backend.read(0, now_s=second).errors == {"energy": 999, "ecc": 999}
+    fake.fail("nvmlDeviceGetFieldValues", 0)
+    reading = backend.read(0, now_s=50.0)
+    assert (reading.energy_j, reading.ecc_corrected, reading.errors) == (5_000_000.0, 3.0, None)
 
 
 def test_unknown_errors_of_a_query_that_never_worked_are_taken_for_a_refusal(fake, backend):

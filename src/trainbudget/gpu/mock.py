@@ -119,7 +119,8 @@ class MockBackend:
                 uuid=identity.uuid,
                 name=card.NAME,
                 memory_total_bytes=card.MEMORY_TOTAL_BYTES,
-                memory_limit_bytes=card.MEMORY_LIMIT_BYTES,
+                # Without its own query the driver's part is in `used`, and the limit is the whole card.
+                memory_limit_bytes=card.MEMORY_TOTAL_BYTES if self.scenario == "unsupported" else card.MEMORY_LIMIT_BYTES,
                 memory_limit_source="mock",
                 power_limit_w=card.POWER_LIMIT_W,
                 power_default_limit_w=card.POWER_LIMIT_W,
@@ -200,9 +201,9 @@ class MockBackend:
         )
 
     def _fill_memory(self, reading: Reading, trains: bool, own: bool, foreign_bytes: float | None) -> None:
-        held = self._allocation.reserved + card.CONTEXT_BYTES if trains and self._view.training else None
-        if trains and held is None and self._view.steps_seen:
-            held = self._allocation.reserved + card.CONTEXT_BYTES  # a process that has trained keeps its cache
+        # A process that has trained keeps its context and its cache.
+        holds = trains and (self._view.training or self._view.steps_seen > 0)
+        held = self._allocation.reserved + card.CONTEXT_BYTES if holds else None
         used = min(card.MEMORY_UNUSED_BYTES + (held or 0.0) + (foreign_bytes or 0.0), card.MEMORY_LIMIT_BYTES)
         reading.memory_used_bytes = round(used)
         reading.memory_free_bytes = round(card.MEMORY_LIMIT_BYTES - used)

@@ -344,7 +344,7 @@ class XidEvents:
         self._set = optional(pynvml.nvmlEventSetCreate)
         self._registered = 0
         for device in devices if self._set is not None else ():
-            if device.handle is None or device.identity.kind == "mig":
+            if device.handle is None:
                 continue
             kind = pynvml.nvmlEventTypeXidCriticalError
             try:

@@ -129,6 +129,8 @@ class NvmlBackend:
             return UNINITIALIZED
         held = bool(nvml.initialised())
         if held and all(state.lost for state in self._states):
+            for state in self._states:
+                nvml.free_gpm_sample(state.device)
             nvml.stop()
             held = False
         try:

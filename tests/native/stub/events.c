@@ -31,6 +31,12 @@ typedef struct {
     unsigned gpu_instance, compute_instance;
 } event_t;
 
+void event_sets_end(void)
+{
+    for (size_t i = 0; i < sizeof pool / sizeof *pool; i++)
+        pool[i].taken = false;
+}
+
 API ret_t nvmlEventSetCreate(event_set_t *set)
 {
     ENTER_SYSTEM();

@@ -75,6 +75,9 @@ void gate_lock(void);
 /* Counts nvmlInit and nvmlShutdown. */
 extern int initialised;
 
+/* What the last nvmlShutdown takes with it. */
+void event_sets_end(void);
+
 #define ENTER(device, needs)                                          \
     static gate_t gate;                                               \
     do {                                                              \

@@ -29,7 +29,8 @@ API ret_t nvmlInit_v2(void)
 API ret_t nvmlShutdown(void)
 {
     ENTER_SYSTEM();
-    initialised--;
+    if (--initialised == 0)
+        event_sets_end();
     LEAVE(OK);
 }
 

@@ -95,6 +95,10 @@ def test_a_rank_beyond_the_visible_devices_is_ambiguous():
     assert "local rank 2" in (found.ambiguous or "")
 
 
+def test_a_rank_below_zero_is_ambiguous():
+    assert mapped(rank=-1, world=2).owned == ()
+
+
 def test_several_processes_without_a_rank_are_ambiguous():
     assert mapped(rank=None, world=2).ambiguous
 
@@ -159,6 +163,7 @@ def test_a_mig_name_is_one_slice(visible):
     found = mapped(slices, visible=visible.replace("GPU-p", "GPU-abc1"))
     assert found.owned == found.visible == (2,)
     assert found.ambiguous is None
+    assert bool(found.remark) == ("," in visible)
 
 
 def _with_hex_parent(gpu: GpuIdentity) -> GpuIdentity:

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from trainbudget.errors import ConfigError
-from trainbudget.events import Event, Phase, PhaseBegin, Step
+from trainbudget.events import BudgetFact, Event, Phase, PhaseBegin, Step
 from trainbudget.gpu.mock import SCENARIOS, MockBackend
 from trainbudget.gpu.mock_card import CONTEXT_BYTES, GIB, MEMORY_LIMIT_BYTES
 from unit.gpu.mock_run import MockRun
@@ -203,6 +203,7 @@ def test_an_idle_card_holds_memory_and_never_works():
 
 def test_an_unsupported_query_is_refused_once_and_absent_for_ever():
     done = run("unsupported")
+    assert done.backend.open()[0].memory_limit_bytes == 85_899_345_920
     assert done.readings[0].errors["utilization"] == 3
     assert all(reading.errors is None for reading in done.readings[1:])
     assert all(reading.utilization_ratio is None and reading.power_w is None for reading in done.readings)
@@ -222,6 +223,29 @@ def test_only_the_cards_of_training_ranks_work():
     MockRun(backend, steps=40).go()
     shares = [backend.read(uuid, now_s=10.1).utilization_ratio for uuid in backend.framework_uuids]
     assert [share > 0.5 for share in shares] == [True, True, False, False]
+
+
+def test_a_rank_trains_on_its_card_even_where_the_number_of_ranks_was_not_told():
+    backend = MockBackend(gpus=2, local_rank=1)
+    MockRun(backend, steps=40).go()
+    assert backend.read(backend.framework_uuids[1], now_s=10.1).utilization_ratio > 0.9
+
+
+def test_a_run_that_ends_in_a_phase_leaves_the_card_idle():
+    done = run(steps=40)
+    done.backend.observe(PhaseBegin(t_s=done.now_s, phase="eval"))
+    done.backend.observe(Event(event="exception", t_s=done.now_s))
+    assert done.idle_for(3).utilization_ratio == 0.0
+
+
+def test_a_length_learnt_in_mid_run_does_not_make_the_story_jump():
+    done = run("leak", steps=100)
+    before = done.readings[-1].memory_used_bytes
+    done.backend.observe(BudgetFact(steps_total=1000))
+    done.backend.observe(Step(t_s=done.now_s + 0.25, step=101, start_s=done.now_s))
+    done.now_s += 0.25
+    assert done.take().memory_used_bytes >= before
+    assert done.allocators[-1].allocated_bytes >= done.allocators[-2].allocated_bytes
 
 
 def test_own_process_is_on_its_own_card_only():
