@@ -6,6 +6,7 @@ import copy
 
 from trainbudget.engine.forecast import project
 from trainbudget.engine.ledger import WASTE, Ledger
+from trainbudget.engine.mfu import model_flops_utilization
 from trainbudget.engine.report import GpuReport, LedgerLine, Report, StepsReport
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
@@ -106,7 +107,6 @@ def _steps(timeline: Timeline) -> StepsReport:
     count = sum(n for _, n in waits)
     span = sum((r.duration_s + (r.wait_s or 0.0)) * r.count for r in records)
     tokens = sum(r.event.tokens or 0.0 for r in records)
-    flops = timeline.budget_value("flops_per_step")
     median_s = track.median_s()
     return StepsReport(
         done=track.total,
@@ -118,22 +118,11 @@ def _steps(timeline: Timeline) -> StepsReport:
         tokens=track.tokens,
         useful_tokens=track.useful_tokens,
         tokens_per_s=tokens / span if tokens and span > 0 else None,
-        model_flops_utilization_ratio=_mfu(timeline, flops, median_s),
+        model_flops_utilization_ratio=model_flops_utilization(timeline),
         last_end_s=timeline.last_step.event.t_s if timeline.last_step is not None else None,
         histogram=tuple(track.histogram),
         step_sum_s=track.step_sum_s,
     )
-
-
-def _mfu(timeline: Timeline, flops_per_step: float | None, step_s: float | None) -> float | None:
-    """Model FLOPs a second over the peak of the used GPUs in the precision trained in; None unless all are known."""
-    owned = timeline.owned
-    if flops_per_step is None or not step_s or not owned:
-        return None
-    precision = (timeline.model.autocast or timeline.model.parameter_dtype) if timeline.model is not None else None
-    peaks = [(d.info.peak_flops or {}).get(precision or "") for d in owned]
-    whole = sum(p for p in peaks if p)
-    return flops_per_step / step_s / whole if all(peaks) and whole > 0 else None
 
 
 def _gpu(device: DeviceTrack) -> GpuReport:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainbudget.engine.detect import memory, spend, stuck, waiting
+from trainbudget.engine.detect import efficiency, memory, self_, settings, spend, stuck, waiting
 from trainbudget.findings import CodeRecord
 
 DETECTORS: tuple[type[Any], ...] = (
     *stuck.DETECTORS,
     *memory.DETECTORS,
     *waiting.DETECTORS,
+    *efficiency.DETECTORS,
     *spend.DETECTORS,
+    *settings.DETECTORS,
+    *self_.DETECTORS,
 )
 
 #: Every code's record, by code.
