@@ -94,7 +94,7 @@ class Ledger:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, reserved)
         if now > self.phase_peaks.get(self.phase, -1):
             self.phase_peaks[self.phase] = now
-        if now > self.peak.allocated_bytes:
+        if now >= self.peak.allocated_bytes:  # the last of equal peaks: only then has everything got its category
             self.peak.allocated_bytes = now
             self.peak.phase = self.phase
             self.peak.categories = {c: self._categories[c] for c in Category if self._categories[c]}

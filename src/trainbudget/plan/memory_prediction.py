@@ -71,7 +71,7 @@ def simulate_limit(trace: Trace, target: TargetGpu, options: AllocatorOptions, c
 
 def _ledger_of(trace: Trace, target: TargetGpu, options: AllocatorOptions) -> Ledger:
     cublas = cublas_workspace_bytes(target.capability)
-    if trace.spec.strategy == "none":
+    if trace.spec.strategy in ("none", "ddp"):
         return replay(trace, cublas_bytes=cublas, options=options)
     from trainbudget.plan.sharding.replay import replay_sharded
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from trainbudget.plan.allocator import AllocatorOptions
 from trainbudget.plan.ledger import Ledger
+from trainbudget.plan.sharding.ddp import bucket_sizes, gradients_are_views
+from trainbudget.plan.storage_replay import StorageReplay
 from trainbudget.plan.tracing.trace import Category, Kind, Phase, Trace
 from trainbudget.plan.train_spec import EvalSpec
 
@@ -23,6 +25,30 @@ class _CublasHandles:
             self._ledger.malloc(self._size, Category.WORKSPACE)
 
 
+class _Buckets:
+    """DDP's flat buckets, made in its constructor."""
+
+    def __init__(self, ledger: Ledger, trace: Trace) -> None:
+        self._ledger = ledger
+        self._sizes = bucket_sizes(trace.parameters, trace.spec)
+        self._views = gradients_are_views(trace.spec)
+        self._last_micro_step = trace.micro_steps - 1
+        self._made = False
+        self._syncs = False
+
+    def start(self, micro_step: int) -> None:
+        """A micro-step begins; only the last of a step communicates."""
+        self._syncs = micro_step == self._last_micro_step
+        if not self._made:
+            self._made = True
+            for size in self._sizes:
+                self._ledger.malloc(size, Category.COMMUNICATION)
+
+    def takes(self, storage: int) -> bool:
+        """Whether autograd's gradient dies now because its bucket holds it."""
+        return self._views and self._syncs and storage >= 0
+
+
 def replay(trace: Trace, *, cublas_bytes: int, options: AllocatorOptions | None = None, exact: bool = False) -> Ledger:
     """The ledger after every event of an unsharded trace, evaluation included.
 
@@ -30,31 +56,23 @@ def replay(trace: Trace, *, cublas_bytes: int, options: AllocatorOptions | None 
         OutOfMemory: ``options`` give a capacity and the step does not fit.
     """
     ledger = Ledger(options, exact=exact)
+    storages = StorageReplay(ledger)
     handles = _CublasHandles(ledger, cublas_bytes)
-    blocks: dict[int, int] = {}
-    scratch: list[int] = []
-    kept: int | None = None
-    for kind, a, b, c in trace.events:
-        if kind == Kind.MALLOC:
-            handle = ledger.malloc(b, Category(c))
-            if handle is not None:
-                blocks[a] = handle
-        elif kind == Kind.FREE:
-            ledger.free(blocks.pop(a, None))
-        elif kind == Kind.RETAG:
-            if a in blocks:
-                ledger.retag(blocks[a], Category(c))
-        elif kind == Kind.WORKSPACE:
-            scratch.append(b)
-            if len(scratch) == c:
-                ledger.scratch(scratch)
-                scratch = []
-        elif kind == Kind.PHASE:
+    ddp = _Buckets(ledger, trace) if trace.spec.strategy == "ddp" else None
+    for event in trace.events:
+        if storages.apply(event):
+            continue
+        kind, a, b, _ = event
+        if kind == Kind.PHASE:
             ledger.enter(Phase(a))
             handles.enter(Phase(a))
             if a == Phase.EVALUATION:
-                kept = _keep_predictions(ledger, trace)
-    if kept is not None:
+                _keep_predictions(ledger, trace)
+        elif ddp is not None and kind == Kind.STEP:
+            ddp.start(b)
+        elif ddp is not None and kind == Kind.GRADIENT and ddp.takes(a):
+            storages.free(a)
+    if ledger.phase is Phase.EVALUATION:
         _concatenate(ledger, trace)
     return ledger
 
@@ -66,16 +84,15 @@ def kept_batches(evaluation: EvalSpec) -> int:
     return min(evaluation.batches, evaluation.accumulation_steps or evaluation.batches)
 
 
-def _keep_predictions(ledger: Ledger, trace: Trace) -> int | None:
+def _keep_predictions(ledger: Ledger, trace: Trace) -> None:
     """The predictions of all batches but the last; one tensor, as the loop concatenates them."""
     evaluation = trace.spec.evaluation
-    if evaluation is None or not trace.logits_bytes:
-        return None
-    return ledger.malloc((kept_batches(evaluation) - 1) * trace.logits_bytes, Category.LOGITS)
+    if evaluation is not None:
+        ledger.malloc((kept_batches(evaluation) - 1) * trace.logits_bytes, Category.LOGITS)
 
 
 def _concatenate(ledger: Ledger, trace: Trace) -> None:
     """The last batch joins: old, new and the concatenation are alive at once."""
     evaluation = trace.spec.evaluation
-    if evaluation is not None:
+    if evaluation is not None and evaluation.keep_logits:
         ledger.scratch([trace.logits_bytes, kept_batches(evaluation) * trace.logits_bytes], Category.LOGITS)

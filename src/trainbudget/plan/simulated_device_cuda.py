@@ -221,24 +221,47 @@ def _is_cuda(self: torch.Tensor) -> bool:
     return device.type in (NAME, "cuda")
 
 
-def _overwriting_apply(
-    self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
-) -> torch.nn.Module:
-    """``nn.Module._apply`` swaps fake parameters and fails when something holds a weak reference to one (peft does):
-    overwrite."""
-    if recurse:
-        for child in self.children():
-            child._apply(fn)
-    for key, parameter in self._parameters.items():
-        if parameter is not None:
+def _overwriting_apply() -> Callable[..., torch.nn.Module]:
+    """A ``nn.Module._apply`` that overwrites instead of swapping: a swap fails when something holds a weak reference, as peft
+    does.
+
+    Parameters that are tied stay tied: within one outermost call each is moved once.
+    """
+    moved: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
+    depth = 0
+
+    def apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
+        nonlocal depth
+        depth += 1
+        try:
+            if recurse:
+                for child in self.children():
+                    child._apply(fn)
+            for key, parameter in self._parameters.items():
+                if parameter is not None:
+                    self._parameters[key] = _moved(parameter, fn)
+            for key, buffer in self._buffers.items():
+                if buffer is not None:
+                    self._buffers[key] = fn(buffer)
+        finally:
+            depth -= 1
+            if depth == 0:
+                moved.clear()
+        return self
+
+    def _moved(parameter: torch.nn.Parameter, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Parameter:
+        known = moved.get(id(parameter))
+        if known is None:
             with torch.no_grad():
-                moved = fn(parameter)
-            if moved is not parameter:
-                self._parameters[key] = torch.nn.Parameter(moved.detach(), requires_grad=parameter.requires_grad)
-    for key, buffer in self._buffers.items():
-        if buffer is not None:
-            self._buffers[key] = fn(buffer)
-    return self
+                value = fn(parameter)
+            fresh = parameter
+            if value is not parameter:
+                fresh = torch.nn.Parameter(value.detach(), requires_grad=parameter.requires_grad)
+                fresh.__dict__.update({k: v for k, v in vars(parameter).items() if k not in vars(fresh)})
+            known = moved[id(parameter)] = (parameter, fresh)  # holds the old one: its id must not be given to another
+        return known[1]
+
+    return apply
 
 
 @contextlib.contextmanager
@@ -268,7 +291,7 @@ def user_sees_cuda(target: TargetGpu) -> Iterator[None]:
     patches.put(torch, "is_autocast_enabled", lambda device="cuda": enabled(NAME if device == "cuda" else device))
     patches.put(torch, "clear_autocast_cache", clear_both)
     patches.put(torch.autocast, "__init__", autocast_init)
-    patches.put(torch.nn.Module, "_apply", _overwriting_apply)
+    patches.put(torch.nn.Module, "_apply", _overwriting_apply())
     patches.put(torch.Tensor, "is_cuda", property(_is_cuda))
     patches.put(FakeTensor, "device", property(_device_seen_by_caller))
     fast_types = _fast_types()

@@ -30,7 +30,8 @@ AUTO_CLASSES = {
 }
 AUTOCAST = {"fp16": "float16", "bf16": "bfloat16"}
 PURE = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
-SHARDED_COMPUTE = ("zero1", "zero2", "zero3")
+SHARDED_COMPUTE = ("zero1", "zero2", "zero3")  # DeepSpeed casts the module itself and enters no autocast
+LOW_PRECISION_COPY = ("fsdp", "fsdp2")  # compute happens in a gathered copy of the low precision
 
 
 def trace_config(model_config: Mapping[str, Any] | str | Path, spec: TrainSpec, target: TargetGpu) -> Trace:
@@ -100,8 +101,14 @@ class ModelBuilder:
 
         auto = getattr(transformers, AUTO_CLASSES[self._spec.task])
         dtype = getattr(torch, model_dtype(self._spec))
+        flash = self._spec.attention.startswith("flash")
         with _without_initialisers():
-            model = auto.from_config(self.config, dtype=dtype, attn_implementation=_attention(self._spec))
+            model = auto.from_config(self.config, dtype=dtype, attn_implementation="sdpa" if flash else self._spec.attention)
+        if flash:
+            from trainbudget.plan.tracing.flash_attention import use_flash_attention
+
+            use_flash_attention(model)
+        model.tie_weights()  # left out together with the initialisers
         return model.to(dtype)
 
 
@@ -150,6 +157,8 @@ def _hugging_face_config(values: dict[str, Any], spec: TrainSpec) -> Any:
         raise ConfigError(f"model_type {kind!r}: {' '.join(str(exc).split())[:200]}") from exc
     if "classification" in spec.task and getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = 0
+    if spec.task == "seq2seq" and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
     return config
 
 
@@ -159,19 +168,11 @@ def model_dtype(spec: TrainSpec) -> str:
         return spec.model_dtype.removeprefix("torch.")
     if spec.precision in PURE:
         return PURE[spec.precision]
-    if spec.strategy in SHARDED_COMPUTE and spec.precision in AUTOCAST:
-        return AUTOCAST[spec.precision]  # DeepSpeed casts the module itself
+    if spec.strategy in SHARDED_COMPUTE + LOW_PRECISION_COPY and spec.precision in AUTOCAST:
+        return AUTOCAST[spec.precision]
     if spec.quantization != "none":
         return AUTOCAST.get(spec.precision, "float32")
     return "float32"
-
-
-def _attention(spec: TrainSpec) -> str:
-    if spec.attention in ("flash_attention_2", "flash_attention_3", "flash"):
-        from trainbudget.plan.tracing.flash_attention import register_flash_attention
-
-        return register_flash_attention()
-    return spec.attention
 
 
 def _without_initialisers() -> Any:

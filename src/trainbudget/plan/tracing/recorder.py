@@ -36,8 +36,10 @@ _LOGITS_BYTES = MIB  # a smaller tensor as wide as the vocabulary is a bias or a
 class Recorder(TorchDispatchMode):
     """Events of one trace. Enter it inside the simulated device's fake mode; it holds no reference to any tensor."""
 
-    def __init__(self, vocabulary: int | None = None) -> None:
+    def __init__(self, vocabulary: int | None = None, *, all_answer: bool = True) -> None:
         super().__init__()
+        self._all_answer = all_answer  # what `mask.all()` says: False when the batch is padded
+        self._alls: set[int] = set()
         self.events: list[Event] = []
         self.phase = Phase.SETUP
         self.vocabulary = vocabulary
@@ -139,6 +141,8 @@ class Recorder(TorchDispatchMode):
         if func is aten.nonzero.default:  # as many rows as there could be: the shape depends on data
             self.answers += self.phase in _DATA_PHASES
             return torch.zeros(args[0].numel(), args[0].dim(), dtype=torch.long, device=args[0].device)
+        if func is aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1]):
+            args = (args[0], self._rows_of_masks(args[1]))
         try:
             out = func(*args, **kwargs)
         except Exception as exc:
@@ -149,13 +153,28 @@ class Recorder(TorchDispatchMode):
         packet = func._overloadpacket
         if packet is aten.log_sigmoid_forward:
             out = (out[0], out[1].new_empty(0))  # CUDA keeps no buffer
+        elif packet is aten.all and self.phase in _DATA_PHASES:
+            self._alls.add(out.untyped_storage()._cdata)
         self._note(func, packet, args, kwargs, out)
         return out
+
+    def _rows_of_masks(self, indices: Any) -> list[Any]:
+        """Boolean masks as positions, as many as there could be: how many are True depends on data."""
+        self.answers += self.phase in _DATA_PHASES
+        rows: list[Any] = []
+        for index in indices:
+            if index is not None and index.dtype == torch.bool:
+                rows.extend(torch.zeros(index.numel(), dtype=torch.long, device=index.device) for _ in range(index.dim()))
+            else:
+                rows.append(index)
+        return rows
 
     def _answer(self, tensor: torch.Tensor) -> bool | float | int:
         """A plausible ``.item()``; False while the model is built (initialisers loop until no value is out of range)."""
         self.answers += self.phase in _DATA_PHASES
         if tensor.dtype == torch.bool:
+            if tensor.untyped_storage()._cdata in self._alls:
+                return self._all_answer
             return self.phase is not Phase.SETUP
         return 1.0 if tensor.dtype.is_floating_point else 1
 
@@ -177,7 +196,8 @@ class Recorder(TorchDispatchMode):
         if not on_device and not any(t.device.type == NAME for t in outs):
             return
         moved = sum(t.numel() * t.element_size() for t in on_device) + sum(t.numel() * t.element_size() for t in outs)
-        flops = int(flop_registry[packet](*args, **kwargs, out_val=out)) if packet in flop_registry else 0
+        plain = tuple(a for a in args if not isinstance(a, torch.dtype))  # mm.dtype's formula does not know the argument
+        flops = int(flop_registry[packet](*plain, **kwargs, out_val=out)) if packet in flop_registry else 0
         dtype = str((on_device or outs)[0].dtype)[len("torch.") :]
         key = (name, _kind_of(name, flops), int(self.phase), dtype, flops, moved)
         self._costs[key] = self._costs.get(key, 0) + 1

@@ -17,7 +17,7 @@ from trainbudget.plan.simulated_device_kernels import AttentionTarget
 from trainbudget.plan.tracing.failure import TraceFailed, reason_of
 from trainbudget.plan.tracing.recorder import Recorder
 from trainbudget.plan.tracing.trace import Category, Kind, Parameter, Phase, Trace
-from trainbudget.plan.tracing.units import attach_units, units_for
+from trainbudget.plan.tracing.units import attach_units, train_whole_units, units_for
 from trainbudget.plan.train_spec import TargetGpu, TrainSpec
 
 UNSHARDED = ("none", "ddp")
@@ -55,7 +55,7 @@ def trace_step(
         TraceFailed: with the reason in one line.
     """
     started = time.monotonic()
-    recorder = Recorder(settings.vocabulary)
+    recorder = Recorder(settings.vocabulary, all_answer=settings.spec.pad)
     loop = _Loop(recorder, settings, training_step)
     try:
         with simulated(recorder, target):
@@ -158,6 +158,8 @@ class _Loop:
         self._state: tuple[int, int | None] = (0, None)
         self._optimizer_name = ""
         self._hooks: list[Any] = []
+        self._optimizer: Any = None
+        self._held: Any = None
 
     @property
     def sharded(self) -> bool:
@@ -167,8 +169,10 @@ class _Loop:
     def prepare(self, model: torch.nn.Module) -> None:
         """Name what is alive after building: parameters, buffers; watch gradients arrive."""
         recorder = self._recorder
-        modules = units_for(model, self._spec.strategy)
-        unit_of = {id(p): i for i, (_, m) in reversed(list(enumerate(modules, 1))) for p in m.parameters()}
+        modules = units_for(model, self._spec)
+        unit_of = {
+            id(p): i for i, (_, m) in enumerate(modules, 1) for p in m.parameters()
+        }  # a unit inside a unit comes later and wins
         self._units = ["model", *(name for name, _ in modules)]
         index_of: dict[int, int] = {}
         for name, parameter in model.named_parameters():
@@ -185,6 +189,8 @@ class _Loop:
                     unit=unit_of.get(id(parameter), 0),
                 )
             )
+        if self.sharded:
+            train_whole_units(model, self._parameters, self._spec)
         for buffer in model.buffers():
             if recorder.track(buffer) >= 0:
                 recorder.track(buffer, Category.BUFFERS)
@@ -211,6 +217,7 @@ class _Loop:
         recorder, settings = self._recorder, self._settings
         trainable = [p for p in model.parameters() if p.requires_grad]
         optimizer = optimizer_factory(trainable) if optimizer_factory is not None and not self.sharded else None
+        self._optimizer = optimizer  # its state stays on the device during an evaluation
         held = None
         for step in range(settings.steps):
             for micro in range(self.micro_steps):
@@ -327,7 +334,7 @@ class _Loop:
             hook.remove()
         for parameter in model.parameters():
             parameter.grad = None
-        self._held = None
+        self._held = self._optimizer = None
 
 
 def _with_seconds(trace: Trace, seconds: float) -> Trace:

@@ -9,20 +9,48 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from trainbudget.plan.tracing.recorder import Recorder
-from trainbudget.plan.tracing.trace import Kind
+from trainbudget.plan.tracing.trace import Kind, Parameter
+from trainbudget.plan.train_spec import TrainSpec
 
 Units = list[tuple[str, torch.nn.Module]]
 
 
-def units_for(model: torch.nn.Module, strategy: str) -> Units:
-    """Modules that are sharded together: transformer blocks for FSDP, every module with parameters of its own for ZeRO-3."""
-    if strategy in ("fsdp", "fsdp2"):
-        return _blocks(model)
-    if strategy == "zero3":
+def units_for(model: torch.nn.Module, spec: TrainSpec) -> Units:
+    """Modules that are sharded together, outer before inner.
+
+    Transformer blocks for FSDP, and with peft under accelerate (its ``fsdp_auto_wrap_policy``) every trainable leaf module
+    too; every module with parameters of its own for ZeRO-3.
+    """
+    if spec.strategy == "zero3":
         return [
             (n, m) for n, m in model.named_modules() if m is not model and next(m.parameters(recurse=False), None) is not None
         ]
-    return []
+    if spec.strategy not in ("fsdp", "fsdp2"):
+        return []
+    blocks = _blocks(model)
+    if spec.strategy == "fsdp" and spec.peft is not None and not flat_units(spec):
+        blocks += [(n, m) for n, m in model.named_modules() if not list(m.children()) and _trains(m)]
+    return blocks
+
+
+def _trains(module: torch.nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters(recurse=False))
+
+
+def flat_units(spec: TrainSpec) -> bool:
+    """Whether frozen and trained parameters share FSDP1's flat parameters (``use_orig_params``; Lightning's default, not
+    accelerate's)."""
+    return spec.strategy == "fsdp" and bool(spec.strategy_options.get("use_orig_params", spec.loop == "plain"))
+
+
+def train_whole_units(model: torch.nn.Module, parameters: list[Parameter], spec: TrainSpec) -> None:
+    """All views of a flat parameter require gradients as soon as one parameter does: frozen ones get theirs too."""
+    if not flat_units(spec):
+        return
+    mixed = {p.unit for p in parameters if p.trainable}
+    for described, parameter in zip(parameters, model.parameters(), strict=True):
+        if described.unit in mixed and parameter.is_floating_point():
+            parameter.requires_grad_(True)
 
 
 def _blocks(model: torch.nn.Module) -> Units:
