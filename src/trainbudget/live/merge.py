@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 from trainbudget.events import Step
 
@@ -32,7 +33,8 @@ def merge_steps(first: Step, second: Step) -> Step:
         setattr(merged, name, None if a is None or b is None else a + b)
     for name in _MAXIMA:
         a, b = getattr(first, name), getattr(second, name)
-        setattr(merged, name, b if a is None else a if b is None or a != a or a > b else b)
+        known = [v for v in (a, b) if v is not None]
+        setattr(merged, name, next((v for v in known if math.isnan(v)), max(known, default=None)))
     return merged
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
-from trainbudget.events import AnyEvent, Step
+from trainbudget.events import Step
 from trainbudget.live.merge import merge_steps, mergeable
 
 #: At 0.5 s between drains this is 40,000 facts a second; beyond it steps are merged.
@@ -15,12 +16,12 @@ class FactQueue:
     """Facts in the order of the hooks. Counts what it had to merge or drop."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._facts: deque[AnyEvent] = deque()
+        self._facts: deque[Any] = deque()
         self._capacity = capacity
         self.merged = 0
         self.dropped = 0
 
-    def put(self, fact: AnyEvent) -> None:
+    def put(self, fact: Any) -> None:
         """Append. Called by the training thread."""
         if len(self._facts) < self._capacity:
             self._facts.append(fact)
@@ -30,17 +31,17 @@ class FactQueue:
     def __len__(self) -> int:
         return len(self._facts)
 
-    def peek(self) -> AnyEvent | None:
+    def peek(self) -> Any | None:
         """The oldest fact, left in place. Called by the feeder."""
         try:
             return self._facts[0]
         except IndexError:
             return None
 
-    def pop(self) -> AnyEvent:
+    def pop(self) -> Any:
         return self._facts.popleft()
 
-    def _overflow(self, fact: AnyEvent) -> None:
+    def _overflow(self, fact: Any) -> None:
         try:
             newest = self._facts.pop()
         except IndexError:

@@ -63,9 +63,9 @@ def process_lookup(run_started_unix_s: float):  # type: ignore[no-untyped-def]
 class HostProbe:
     """Reads the host at most every 10 s. Rates need two looks, so the first fact has none."""
 
-    def __init__(self, disk: Path, *, every_s: float = 10.0, root: Path = _CGROUP) -> None:
+    def __init__(self, disk: Path | str, *, every_s: float = 10.0, root: Path = _CGROUP) -> None:
         self._process = psutil.Process()
-        self._disk, self._every_s, self._root = disk, every_s, root
+        self._disk, self._every_s, self._root = Path(disk), every_s, root
         self._next_s = 0.0
         self._cpu: tuple[float, float, float] | None = None  # at, own seconds, children's seconds
         self._times = psutil.cpu_times()

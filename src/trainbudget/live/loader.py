@@ -1,0 +1,58 @@
+"""A stand-in for a data loader that times `next()` and shows each batch; everything else is the loader itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class TimedLoader:
+    """Forwards every attribute and `__class__` of `loader`, so that `isinstance` and settings see the real one.
+
+    Args:
+        loader: what is iterated.
+        waited: called with the seconds each `next()` took.
+        seen: called with each batch, before the training loop gets it.
+        now_s: the clock.
+    """
+
+    def __init__(
+        self, loader: Any, *, waited: Callable[[float], None], seen: Callable[[Any], None], now_s: Callable[[], float]
+    ) -> None:
+        self.__dict__["_timed"] = (loader, waited, seen, now_s)
+
+    def __iter__(self) -> Iterator[Any]:
+        loader, waited, seen, now_s = self.__dict__["_timed"]
+        began = now_s()
+        iterator = iter(loader)
+        waited(now_s() - began)  # starting workers is waiting for data too
+        while True:
+            began = now_s()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            waited(now_s() - began)
+            seen(batch)
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self.__dict__["_timed"][0])
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return type(self.__dict__["_timed"][0])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_timed"][0], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_timed"][0], name, value)
+
+    def __reduce__(self) -> Any:
+        """A pickled proxy is the loader itself."""
+        return (_same, (self.__dict__["_timed"][0],))
+
+
+def _same(loader: Any) -> Any:
+    return loader

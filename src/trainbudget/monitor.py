@@ -1,0 +1,533 @@
+"""`Monitor`: what adapters and plain loops talk to. Hooks append facts and return; everything else is on other threads.
+
+No exception of ours reaches the caller: each public hook is `harmless`. Exceptions of the user's own code inside
+`step()`, `phase()` and `batches()` pass through untouched.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from trainbudget.clock import Clock, SystemClock
+from trainbudget.config import Settings, load
+from trainbudget.engine.oom_message import is_device_oom, parse_oom
+from trainbudget.engine.report import Report
+from trainbudget.events import Allocator, BudgetFact, End, Event, Model, Number, Phase, PhaseBegin, Progress, Step
+from trainbudget.live.assembly import RunFacts, merged_budget, planned
+from trainbudget.live.feeder import Counters, Feeder, TimedStep
+from trainbudget.live.probes.step_clock import CudaStepClock
+from trainbudget.live.queue import FactQueue
+
+_log = logging.getLogger("trainbudget")
+_T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: What an `oom` moment carries of the error's own words.
+_OOM_NUMBERS = ("gpu", "requested_bytes", "allocated_bytes", "reserved_bytes", "free_bytes", "total_bytes")
+#: torch's allocator is read on the training thread after a step, at most this often.
+ALLOCATOR_S = 0.5
+#: The feeder's last round must be over by then, or the process ends without it (contract: exit within 2 s).
+CLOSE_S = 1.5
+
+
+def harmless(method: _F) -> _F:
+    """A hook that costs the caller its time and nothing else: faults are counted, the first of each kind is logged."""
+
+    @functools.wraps(method)
+    def safe(self: Monitor, *args: Any, **kwargs: Any) -> Any:
+        if self._inert:
+            return None
+        began = time.perf_counter()
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as err:  # noqa: BLE001 - training comes first
+            self._fault(method.__name__, err)
+            return None
+        finally:
+            self._counters.hook_s += time.perf_counter() - began
+
+    return safe  # type: ignore[return-value]
+
+
+class Monitor:
+    """A live budget for one training run; see `trainbudget.config.Settings` for every argument.
+
+    Example::
+
+        with trainbudget.Monitor(budget=trainbudget.Budget(cost="40 USD"), price="2.49 USD/h") as monitor:
+            for batch in monitor.batches(loader):
+                with monitor.step(tokens=batch.numel()):
+                    ...
+
+    Raises:
+        ConfigError: (a ValueError) an argument is unusable. Nothing else is ever raised.
+    """
+
+    def __init__(
+        self, *, framework: str = "loop", clock: Clock | None = None, steps_total: int | None = None, **arguments: Any
+    ) -> None:
+        self._arguments = {"framework": framework, "steps_total": steps_total, **arguments}
+        self._clock: Clock = clock or SystemClock()
+        warnings: list[str] = []
+        self.settings: Settings = load(arguments, warn=warnings.append)
+        self._inert = self.settings.disabled
+        self._counters = Counters()
+        self._queue = FactQueue()
+        self._lock = threading.Lock()
+        self._zero_s = self._clock.now_s()
+        self._feeder: Feeder | None = None
+        self._closed = False
+        self._training = False
+        self._warnings = warnings
+        self._cuda_clock = CudaStepClock() if self.settings.step_clock != "wall" else None
+        self._steps_total = steps_total
+        self.run = RunFacts(framework=framework)
+        self.stop_requested: str | None = None
+        self._now_s = self._clock.now_s
+        self._reset_step()
+        self._step = 0
+        self._last_step_s = 0.0
+        self._allocator_s = 0.0
+        self._step_open_s: float | None = None
+        self._boundary_s = self._zero_s  # the newest moment that cannot belong to a data wait
+        self.loader_workers: int | None = None
+        self._listeners: list[Callable[[Report], None]] = []
+
+    # --- life
+
+    def __enter__(self) -> Monitor:
+        self.start()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self.exception(error)
+        else:
+            self.train_end()
+        self.close("finished" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled or deep-copied monitor is a fresh one, not started: threads and files stay with the original."""
+        return (_fresh, (self._arguments,))
+
+    @harmless
+    def start(self) -> None:
+        """Start watching: two daemon threads, the record, the metrics page. Idempotent; hooks call it themselves."""
+        with self._lock:
+            if self._feeder is not None or self._closed:
+                return
+            from trainbudget.live.start import start_feeder
+
+            self._feeder = start_feeder(self)
+        reference = weakref.ref(self)
+        atexit.register(_close_at_exit, reference)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=functools.partial(_forget_in_child, reference))
+
+    @harmless
+    def close(self, outcome: str | None = None) -> None:
+        """End the run: last facts are fed, the record and the port are closed. Idempotent; takes at most 1.5 s."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            feeder = self._feeder
+        if feeder is None:
+            return
+        self._drop_references()
+        self._put(End(t_s=self._t_s(), outcome=outcome or ("interrupted" if self._training else "finished")))
+        feeder.stop.set()
+        feeder.thread.join(CLOSE_S)
+        self._inert = True
+
+    @property
+    def report(self) -> Report | None:
+        """The last published picture of the run, or None before the first."""
+        feeder = self._feeder
+        return feeder.report if feeder is not None else None
+
+    @property
+    def started(self) -> bool:
+        return self._feeder is not None and not self._closed
+
+    @property
+    def now_s(self) -> Callable[[], float]:
+        """The monitor's clock, for adapters that time something themselves."""
+        return self._now_s
+
+    @property
+    def boundary_s(self) -> float:
+        """When the framework was last known to do something else than wait for data, on `now_s`."""
+        return self._boundary_s
+
+    @property
+    def url(self) -> str | None:
+        """Where the metrics page listens, or None."""
+        return getattr(self._feeder, "url", None)
+
+    @property
+    def directory(self) -> Any:
+        """The run's record, or None."""
+        return self.run.directory
+
+    def subscribe(self, listener: Callable[[Report], None]) -> None:
+        """Call `listener(report)` on the feeder thread after each report."""
+        self._listeners.append(listener)
+
+    # --- sessions and phases
+
+    @harmless
+    def train_begin(
+        self, *, batch_size: float | None = None, attempt: int | None = None, steps_total: float | None = None
+    ) -> None:
+        """A training loop begins. Several in one process are one run."""
+        self.start()
+        self._training = True
+        self._reset_step()
+        self._step_open_s = None
+        self._boundary_s = self._now_s()
+        self._put(_event(self._t_s(), "train_begin", batch_size=batch_size, attempt=attempt))
+        self.expect(steps_total=planned(steps_total or self._steps_total, "given"))
+
+    @harmless
+    def train_end(self) -> None:
+        """The training loop is over; the run goes on until `close` (that is how a held GPU is seen)."""
+        if not self._training:
+            return
+        self._training = False
+        self._drop_references()
+        self._put(_event(self._t_s(), "train_end"))
+
+    @harmless
+    def resume(self, *, step: int, highest_step: int | None = None) -> None:
+        self._put(_event(self._t_s(), "resume", step=step, highest_step=highest_step))
+        self._step = step
+
+    @harmless
+    def epoch_begin(self, epoch: float | None = None) -> None:
+        self._put(_event(self._t_s(), "epoch_begin", epoch=epoch))
+
+    @harmless
+    def epoch_end(self, epoch: float | None = None) -> None:
+        self._put(_event(self._t_s(), "epoch_end", epoch=epoch))
+
+    @harmless
+    def phase_begin(self, phase: str, *, items_total: float | None = None) -> None:
+        self.start()
+        self._put(PhaseBegin(t_s=self._t_s(), phase=phase, items_total=items_total))
+
+    @harmless
+    def progress(self, phase: str, done: float, total: float | None = None) -> None:
+        self._put(Progress(t_s=self._t_s(), phase=phase, items_done=done, items_total=total))
+
+    @harmless
+    def phase_end(self, phase: str, *, start_s: float | None = None, items_done: float | None = None) -> None:
+        """A phase ended now. `start_s` (of `now`) for a phase whose beginning nobody announced."""
+        begin = None if start_s is None else start_s - self._zero_s
+        self._boundary_s = self._now_s()
+        self._put(Phase(t_s=self._t_s(), phase=phase, start_s=begin, items_done=items_done))
+
+    @contextmanager
+    def phase(self, name: str, *, items_total: float | None = None) -> Iterator[None]:
+        """`with monitor.phase("eval"): ...`"""
+        began = self._now_s()
+        self.phase_begin(name, items_total=items_total)
+        try:
+            yield
+        finally:
+            self.phase_end(name, start_s=began)
+
+    # --- steps
+
+    def batches(self, loader: Iterable[_T]) -> Iterator[_T]:
+        """Iterate over a loader and time the wait for each batch."""
+        self._note_workers(loader)
+        iterator = iter(loader)
+        while True:
+            began = self._now_s()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self.data_wait(self._now_s() - began)
+            yield batch
+
+    @contextmanager
+    def step(
+        self,
+        *,
+        sync: bool = True,
+        tokens: float | None = None,
+        useful_tokens: float | None = None,
+        samples: float | None = None,
+        max_sequence_tokens: float | None = None,
+    ) -> Iterator[Monitor]:
+        """One optimizer step; `sync=False` folds a micro-batch into the step that follows."""
+        self.step_begin()
+        try:
+            yield self
+        except BaseException:
+            self._abandon_step()
+            raise
+        self.batch_seen(tokens=tokens, useful_tokens=useful_tokens, samples=samples, max_sequence_tokens=max_sequence_tokens)
+        if sync:
+            self.step_end()
+        else:
+            self.micro_step()
+
+    @harmless
+    def data_wait(self, seconds: float) -> None:
+        """A batch was waited for, before the step or inside it (between two micro-batches)."""
+        self._wait_s = (self._wait_s or 0.0) + seconds
+        if self._step_open_s is not None:
+            self._wait_inside_s += seconds
+
+    @harmless
+    def batch_seen(
+        self,
+        *,
+        tokens: float | None = None,
+        useful_tokens: float | None = None,
+        samples: float | None = None,
+        max_sequence_tokens: float | None = None,
+    ) -> None:
+        """What a (micro-)batch of the coming or open step holds. Host numbers only: nothing here may wait for a GPU."""
+        if tokens is not None:
+            self._tokens = (self._tokens or 0.0) + tokens
+        if useful_tokens is not None:
+            self._useful_tokens = (self._useful_tokens or 0.0) + useful_tokens
+        if samples is not None:
+            self._samples = (self._samples or 0.0) + samples
+        if max_sequence_tokens is not None:
+            self._longest = max(self._longest or 0.0, max_sequence_tokens)
+
+    @harmless
+    def boundary(self) -> None:
+        """The framework did something else until now: what follows, up to the step, is the wait for its data."""
+        self._boundary_s = self._now_s()
+
+    @harmless
+    def step_begin(self, *, infer_wait: bool = False) -> None:
+        """The first micro-batch of an optimizer step begins. Nothing happens when one is open already.
+
+        Args:
+            infer_wait: nobody timed the loader, so the wait is the time since the last boundary.
+        """
+        if self._step_open_s is not None:
+            return
+        if infer_wait and self._wait_s is None:
+            self._wait_s = max(0.0, self._now_s() - self._boundary_s)
+        if self._feeder is None:
+            self.start()
+        if not self._training:
+            self.train_begin()
+        self._step_open_s = self._now_s()
+        if self._cuda_clock is not None:
+            self._cuda_clock.begin()
+
+    @harmless
+    def micro_step(self) -> None:
+        """A micro-batch that is not the step's last is done."""
+        self._micro_steps += 1
+
+    @harmless
+    def optimizer_begin(self) -> None:
+        self._optimizer_begin_s = self._now_s()
+
+    @harmless
+    def optimizer_end(self) -> None:
+        if self._optimizer_begin_s is not None:
+            self._optimizer_s = (self._optimizer_s or 0.0) + self._now_s() - self._optimizer_begin_s
+            self._optimizer_begin_s = None
+
+    @harmless
+    def metrics(self, *, loss: float | None = None, grad_norm: float | None = None) -> None:
+        """Loss and gradient norm of the open or coming step, as host numbers."""
+        self._loss = loss if loss is not None else self._loss
+        self._grad_norm = grad_norm if grad_norm is not None else self._grad_norm
+
+    @harmless
+    def step_end(self, *, step: int | None = None, skipped: bool | None = None) -> None:
+        """The optimizer step is complete."""
+        now = self._now_s()
+        opened = self._step_open_s
+        if opened is None:
+            return
+        zero = self._zero_s
+        self._step = step if step is not None else self._step + 1
+        fact = Step(
+            t_s=now - zero,
+            step=self._step,
+            # Waits between micro-batches are shown as if they had come first: same sums, one place.
+            start_s=min(now, opened + self._wait_inside_s) - zero,
+            data_wait_s=self._wait_s,
+            loader_wait_s=self._wait_s,
+            optimizer_s=self._optimizer_s,
+            micro_steps=self._micro_steps + 1 if self._micro_steps else None,
+            samples=self._samples,
+            tokens=self._tokens,
+            useful_tokens=self._useful_tokens,
+            max_sequence_tokens=self._longest,
+            loss=self._loss,
+            grad_norm=self._grad_norm,
+            skipped=skipped,
+        )
+        marks = self._cuda_clock.end() if self._cuda_clock is not None else None
+        self._queue.put(fact if marks is None else TimedStep(fact, marks))
+        self._reset_step()
+        self._step_open_s = None
+        self._boundary_s = now
+        if now >= self._allocator_s:
+            self._allocator_s = now + ALLOCATOR_S
+            self._read_allocators("step_end")
+
+    # --- moments and numbers
+
+    @harmless
+    def expect(self, **numbers: Number) -> None:
+        """Budget numbers learned on the way (steps_total, max_sequence_tokens, ...); see `events.BudgetFact`."""
+        fact = merged_budget(**numbers)
+        if fact is not None:
+            fact.t_s = self._t_s()
+            self._put(fact)
+
+    @harmless
+    def budget(self, fact: BudgetFact) -> None:
+        fact.t_s = self._t_s()
+        self._put(fact)
+
+    @harmless
+    def fact(self, fact: Any) -> None:
+        """Any other fact, stamped now (plan, model, lint)."""
+        fact.t_s = self._t_s()
+        self._put(fact)
+
+    @harmless
+    def model(self, **what: Any) -> None:
+        self._put(Model(t_s=self._t_s(), **what))
+
+    @harmless
+    def exception(self, error: BaseException) -> None:
+        """Training was left by an exception or Ctrl-C. An out-of-memory error becomes an `oom` moment with its numbers."""
+        if getattr(error, "_trainbudget_seen", False):
+            return
+        with suppress(AttributeError):  # an exception with slots: at worst it is told twice
+            error._trainbudget_seen = True  # type: ignore[attr-defined]
+        self._training = False
+        if isinstance(error, KeyboardInterrupt):
+            self._put(_event(self._t_s(), "interrupt"))
+            return
+        text = str(error)
+        if is_device_oom(type(error).__name__, text):
+            self.out_of_memory(error)
+        self._put(_event(self._t_s(), "exception", type=type(error).__name__, message=text[:500]))
+
+    @harmless
+    def out_of_memory(self, error: BaseException) -> None:
+        """An out-of-memory error, whether or not training survives it (batch-size finders retry)."""
+        self._read_allocators("phase")
+        message = str(error)
+        said = parse_oom(message)
+        numbers = {name: getattr(said, name, None) for name in _OOM_NUMBERS}
+        self._put(_event(self._t_s(), "oom", **numbers, message=message[:4000]))
+
+    # --- inside
+
+    def _put(self, fact: Any) -> None:
+        self._queue.put(fact)
+
+    def _t_s(self) -> float:
+        return self._now_s() - self._zero_s
+
+    def _reset_step(self) -> None:
+        self._wait_s: float | None = None
+        self._wait_inside_s = 0.0
+        self._tokens: float | None = None
+        self._useful_tokens: float | None = None
+        self._samples: float | None = None
+        self._longest: float | None = None
+        self._loss: float | None = None
+        self._grad_norm: float | None = None
+        self._micro_steps = 0
+        self._optimizer_s: float | None = None
+        self._optimizer_begin_s: float | None = None
+
+    @harmless
+    def _abandon_step(self) -> None:
+        self._step_open_s = None
+        self._reset_step()
+
+    def _note_workers(self, loader: Any) -> None:
+        workers = getattr(loader, "num_workers", None)
+        if isinstance(workers, int):
+            self.loader_workers = workers
+
+    def _read_allocators(self, at: str) -> None:
+        if "torch" not in sys.modules or self._feeder is None:
+            return
+        for fact in self._allocator_facts(at):
+            self._put(fact)
+
+    def _allocator_facts(self, at: str) -> list[Allocator]:
+        from trainbudget.live.probes.torch_memory import allocator_fact, torch_cuda, used_ordinals
+
+        cuda = torch_cuda()
+        if cuda is None or self._feeder is None:
+            return []
+        visible = self._feeder.sampler.mapping.visible
+        return [
+            allocator_fact(cuda, ordinal, visible[ordinal], t_s=self._t_s(), at=at, step=self._step)
+            for ordinal in used_ordinals(cuda)
+            if ordinal < len(visible)
+        ]
+
+    def _drop_references(self) -> None:
+        """After the end nothing of the trainer, the model or a batch is held."""
+        self._step_open_s = None
+        if self._cuda_clock is not None:
+            self._cuda_clock.drop()
+
+    def _fault(self, hook: str, err: BaseException) -> None:
+        if self._counters.error(f"hook_{hook}"):
+            _log.warning("monitoring fault in %s (%s: %s); training is not affected", hook, type(err).__name__, err)
+
+
+def _event(t_s: float, name: str, **detail: Any) -> Event:
+    known = {key: value for key, value in detail.items() if value is not None}
+    return Event(t_s=t_s, event=name, detail=known or None)
+
+
+def _fresh(arguments: Mapping[str, Any]) -> Monitor:
+    return Monitor(**arguments)
+
+
+def _close_at_exit(reference: weakref.ref[Monitor]) -> None:
+    """A process that ends in the middle of training: closed as failed when an exception ended it, else as interrupted."""
+    monitor = reference()
+    if monitor is None or monitor._closed:
+        return
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is not None:
+        monitor.exception(error)
+        monitor.close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+    else:
+        monitor.close()
+
+
+def _forget_in_child(reference: weakref.ref[Monitor]) -> None:
+    """A forked child (a loader worker) has none of our threads: its copy does nothing for ever."""
+    monitor = reference()
+    if monitor is not None:
+        monitor._inert = True
+        monitor._closed = True
+        monitor._feeder = None
