@@ -10,9 +10,12 @@ import torch
 from torch.utils._pytree import tree_map
 
 from trainbudget.plan.memory import Trace
+from trainbudget.plan.quantized import QuantState
 from trainbudget.plan.script_host import HostMode
 from trainbudget.plan.script_models import BuiltModels
 from trainbudget.plan.script_protocol import Facts, Question
+from trainbudget.plan.simulated_device import NAME
+from trainbudget.plan.tracing.step import to_simulated
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,3 +96,14 @@ class WithCompanions(torch.nn.Module):
         super().__init__()
         self.main = main
         self.companions = torch.nn.ModuleList(companions)
+
+
+def on_simulated_device(*modules: torch.nn.Module) -> None:
+    """Move modules to the device of the running trace, scales of quantized layers too (they are no parameters)."""
+    for module in modules:
+        to_simulated(module)
+        for layer in module.modules():
+            state = getattr(layer, "quant_state", None)
+            if isinstance(state, QuantState):
+                layer.quant_state = QuantState(state.shape, state.dtype, NAME, state.nested)  # type: ignore[assignment]
+                layer.weight.quant_state = layer.quant_state  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trainbudget.plan.memory import Trace, TrainSpec, spec_of, trace_step
-from trainbudget.plan.script_capture import Captured, Catch, WithCompanions, reshaped, shape_of
+from trainbudget.plan.script_capture import Captured, Catch, WithCompanions, on_simulated_device, reshaped, shape_of
 from trainbudget.plan.script_host import scratch_folder
 from trainbudget.plan.script_models import BuiltModels
 from trainbudget.plan.script_protocol import Facts, Question
@@ -325,10 +325,14 @@ def _trace(trainer: Any, question: Question, batch: Any, base: TrainSpec) -> Tra
             return _rebound(trainer.optimizer, names, dict(trainer.model.named_parameters()))
         return trainer.create_optimizer()
 
+    def build() -> torch.nn.Module:
+        on_simulated_device(trainer.model, *companions)
+        return WithCompanions(trainer.model, companions) if companions else trainer.model
+
     config = getattr(trainer.model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return trace_step(
-        model=WithCompanions(trainer.model, companions) if companions else trainer.model,
+        model=build,
         batches=[batch],
         training_step=step,
         optimizer_factory=optimizer,

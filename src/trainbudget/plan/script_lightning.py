@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trainbudget.plan.memory import Trace, TrainSpec, spec_of, trace_step
-from trainbudget.plan.script_capture import Captured, Catch, reshaped, shape_of
+from trainbudget.plan.script_capture import Captured, Catch, on_simulated_device, reshaped, shape_of
 from trainbudget.plan.script_protocol import Facts, Question
 from trainbudget.plan.simulated_device_cuda import Patches
 
@@ -168,9 +168,13 @@ def _trace(module: Any, question: Question, batch: Any, base: TrainSpec) -> Trac
     def optimizer(parameters: Any) -> Any:
         return _first_optimizer(module.configure_optimizers())
 
+    def build() -> torch.nn.Module:
+        on_simulated_device(module)
+        return module  # type: ignore[no-any-return]
+
     config = getattr(getattr(module, "model", None), "config", None)
     return trace_step(
-        model=module,
+        model=build,
         batches=[batch],
         training_step=step,
         optimizer_factory=optimizer,

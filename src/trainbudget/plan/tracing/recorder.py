@@ -198,6 +198,8 @@ class Recorder(TorchDispatchMode):
         moved = sum(t.numel() * t.element_size() for t in on_device) + sum(t.numel() * t.element_size() for t in outs)
         plain = tuple(a for a in args if not isinstance(a, torch.dtype))  # mm.dtype's formula does not know the argument
         flops = int(flop_registry[packet](*plain, **kwargs, out_val=out)) if packet in flop_registry else 0
+        if flops and _is_causal(packet, args, kwargs):
+            flops //= 2  # kernels skip the blocks above the diagonal
         dtype = str((on_device or outs)[0].dtype)[len("torch.") :]
         key = (name, _kind_of(name, flops), int(self.phase), dtype, flops, moved)
         self._costs[key] = self._costs.get(key, 0) + 1
@@ -208,6 +210,14 @@ class Recorder(TorchDispatchMode):
             OperatorCost(name=name, kind=kind, phase=phase, dtype=dtype, flops=flops, bytes=moved, count=count)
             for (name, kind, phase, dtype, flops, moved), count in self._costs.items()
         ]
+
+
+def _is_causal(packet: Any, args: Any, kwargs: Any) -> bool:
+    names = [a.name for a in packet.default._schema.arguments]
+    if "is_causal" not in names:
+        return False
+    place = names.index("is_causal")
+    return bool(args[place] if len(args) > place else kwargs.get("is_causal", False))
 
 
 def _kind_of(name: str, flops: int) -> str:
