@@ -100,9 +100,7 @@ def _from_framework(gpus: Sequence[GpuIdentity], uuids: Sequence[str], seen: _Vi
     for uuid in uuids:
         index = by_uuid.get(_bare(uuid))
         if index is None and _bare(uuid) in parents:
-            # Some versions answer with the whole card's UUID on a slice: right only where it has one slice.
-            slices = _slices_of(gpus, parents[_bare(uuid)])
-            index = slices[0] if len(slices) == 1 else None
+            index = _slice_meant(gpus, parents[_bare(uuid)], seen)
         if index is None:
             missing.append(uuid)
         elif index not in owned:
@@ -111,6 +109,13 @@ def _from_framework(gpus: Sequence[GpuIdentity], uuids: Sequence[str], seen: _Vi
     visible = seen.indices if set(owned) <= set(seen.indices) else (*owned, *others)
     ambiguous = f"the framework uses {', '.join(missing)}, which the driver does not show" if missing else None
     return Mapping(owned=tuple(owned), visible=visible, ambiguous=ambiguous, remark=seen.remark)
+
+
+def _slice_meant(gpus: Sequence[GpuIdentity], parent: GpuIdentity, seen: _Visible) -> int | None:
+    """The slice behind a whole card's UUID (some CUDA versions give no other), where only one can be meant."""
+    slices = _slices_of(gpus, parent)
+    named = [index for index in slices if index in seen.indices] or slices
+    return named[0] if len(named) == 1 else None
 
 
 def _bare(uuid: str | None) -> str:

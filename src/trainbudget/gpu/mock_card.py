@@ -29,7 +29,8 @@ _BUSY_CLOCK_HZ = 1410e6
 _SLOWED_CLOCK_HZ = 1005e6
 _AMBIENT_C = 33.0
 _BUSY_C = 63.0
-_HOT_C = 92.0
+_HOT_C = 97.0
+_HELD_C = 88.0  # where a slowed clock keeps a hot card
 _SLOWDOWN_C = 85.0
 _TEMPERATURE_SECONDS = 18.0  # time constant of heat sink and fan together
 
@@ -72,7 +73,7 @@ class CardBody:
         busy = load.utilization_ratio > 0
         slowed = self._temperature_c > _SLOWDOWN_C and busy
         power_w = self._power_w(load, shake, slowed)
-        self._warm_up(load, elapsed_s)
+        self._warm_up(load, elapsed_s, slowed)
         self._energy_j += power_w * elapsed_s
         utilization = (
             min(1.0, max(0.0, load.utilization_ratio + 0.01 * shake))
@@ -95,8 +96,8 @@ class CardBody:
         working_w = (_BUSY_W - _IDLE_W) * load.utilization_ratio * (0.7 if slowed else 1.0)
         return _IDLE_W + shake + working_w * (1 + 0.03 * shake)
 
-    def _warm_up(self, load: Load, elapsed_s: float) -> None:
-        top_c = _HOT_C if load.hot else _BUSY_C
+    def _warm_up(self, load: Load, elapsed_s: float, slowed: bool) -> None:
+        top_c = _BUSY_C if not load.hot else _HELD_C if slowed else _HOT_C
         target_c = _AMBIENT_C + (top_c - _AMBIENT_C) * (0.2 if load.spinning else load.utilization_ratio)
         self._temperature_c += (target_c - self._temperature_c) * -math.expm1(-elapsed_s * self._speed / _TEMPERATURE_SECONDS)
 

@@ -194,6 +194,11 @@ def test_a_framework_that_gives_the_whole_cards_uuid_means_its_only_slice():
     assert mapped(SPLIT[:2], uuids=["p"]).owned == (1,)
 
 
+def test_a_whole_cards_uuid_is_the_slice_that_the_variable_names():
+    found = mapped(SPLIT, visible="MIG-2222-b", uuids=["p"])
+    assert (found.owned, found.ambiguous) == ((2,), None)
+
+
 def test_the_whole_cards_uuid_says_nothing_among_several_slices():
     found = mapped(SPLIT, uuids=["p"])
     assert found.owned == ()

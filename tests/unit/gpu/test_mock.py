@@ -164,9 +164,11 @@ def test_a_neighbour_comes_in_mid_run():
 
 
 def test_throttling_slows_the_clock_and_not_the_utilization():
-    done = run("throttle", steps=600)
+    done = run("throttle", steps=240)  # a minute
     last = done.readings[-1]
-    assert last.temperature_c > 85
+    assert 85 < last.temperature_c < 92
+    assert sum(reading.throttle == ["sw_thermal_slowdown"] for reading in done.readings) > 15
+    assert done.readings[10].throttle == []
     assert last.sm_clock_hz < 1100e6
     assert last.throttle == ["sw_thermal_slowdown"]
     assert last.utilization_ratio > 0.9
