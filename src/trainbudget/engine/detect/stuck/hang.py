@@ -42,7 +42,7 @@ class CollectiveHang(BaseDetector):
         levers=("L35",),
         route=Route.PAGE,
         runbook="See what the suspect ranks do (stacks in the run's directory): usually they left the loop early or failed "
-        "without a word. Make sure that every rank has the same number of batches. Stop the job: spinning costs as much as training.",
+        "without a word. Make sure that every rank has the same number of batches. Stop the job: spinning is paid like training.",
     )
 
     def check(self, view: View) -> Iterable[Signal]:

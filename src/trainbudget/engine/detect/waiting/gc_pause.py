@@ -1,0 +1,74 @@
+"""Python's garbage collector stops the training thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainbudget.engine.detect.base import BaseDetector, Signal, View
+from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+
+#: Pauses are judged over this time; a few steps at least.
+WINDOW_S = 300.0
+#: Fewer collections than this are no habit.
+LEAST_COUNT = 3
+
+
+class GcPause(BaseDetector):
+    """Collections take a visible share of the time."""
+
+    record = CodeRecord(
+        code="gc_pause",
+        family="waiting",
+        severity=Severity.INFO,
+        title="Garbage collection stops training",
+        condition="Over five minutes of training three or more collections take 2 % of the time or more (warning above 10 %).",
+        silent="Where collections are not reported; in start-up; for a single long one.",
+        evidence={
+            "ratio": "share of the time in collections",
+            "count": "collections in five minutes",
+            "longest_s": "the longest of them",
+            "step_time_s": "median step",
+        },
+        thresholds=(
+            Threshold(
+                name="info_ratio", default=0.02, unit="ratio", reason="a full collection takes 0.1-1 s: once a minute is less"
+            ),
+            Threshold(name="warning_ratio", default=0.10, unit="ratio", reason="a tenth of the money for one line of code"),
+        ),
+        levers=("L32",),
+        route=Route.WEEKLY,
+        runbook="Call gc.freeze() after the model is built, or gc.disable() and a gc.collect() every few hundred steps at the "
+        "same step on all ranks: ranks that collect at different steps wait for one another.",
+    )
+    every_s = 30.0
+    clear_s = 120.0
+
+    def check(self, view: View) -> Iterable[Signal]:
+        timeline = view.timeline
+        pauses = timeline.pauses
+        if not pauses.recent or timeline.now_s - pauses.recent[-1][0] > WINDOW_S or not timeline.run.training:
+            return
+        shares = timeline.step_shares.current()
+        session = timeline.run.session
+        if shares is None or session is None or session.first_step_end_s is None:
+            return
+        since_s = max(timeline.now_s - WINDOW_S, session.first_step_end_s)
+        whole_s = timeline.since(since_s)
+        seconds, count, longest_s = pauses.since(since_s)
+        if whole_s < 0.2 * WINDOW_S or count < LEAST_COUNT:
+            return
+        ratio = seconds / whole_s
+        if ratio < view.limit(self.record, "info_ratio"):
+            return
+        yield Signal(
+            "gc_pause",
+            severity=Severity.WARNING if ratio >= view.limit(self.record, "warning_ratio") else Severity.INFO,
+            summary=f"garbage collection takes {ratio:.0%} of the time: {count} pauses in {whole_s / 60:.0f} min, "
+            f"up to {longest_s:.2g} s",
+            evidence={
+                "ratio": round(ratio, 4),
+                "count": count,
+                "longest_s": round(longest_s, 3),
+                "step_time_s": shares.step_s,
+            },
+        )

@@ -1,0 +1,129 @@
+"""The GPU waits for data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainbudget.engine.detect.base import BaseDetector, Signal, View
+from trainbudget.engine.detect.devices import busiest_utilization
+from trainbudget.engine.detect.waiting.input_cause import InputEvidence, cause_of, evidence_of, is_burst
+from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.step_shares import StepShares
+from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+
+#: A second epoch whose wait is below this share of the first one's read from a cache that the first one had filled.
+WARM_RATIO = 1.0 / 3.0
+#: Steps of the second epoch after which that is said.
+WARM_STEPS = 20
+
+
+class InputBound(BaseDetector):
+    """The training thread waits for the next batch and the GPU has nothing to do meanwhile."""
+
+    record = CodeRecord(
+        code="input_bound",
+        family="waiting",
+        severity=Severity.INFO,
+        title="The GPU waits for data",
+        condition="Over the last 100 steps (or 10 minutes, at least 20 steps) the wait for data in which the GPU is idle "
+        "takes 10 % of the time, warning from 30 % on. First steps of epochs are left out.",
+        silent="In warm-up; at epoch starts (epoch_start_overhead) and resumes; for a few long waits among short ones without a "
+        "rhythm; while the GPU is busy in the wait; where the wait is not measured.",
+        evidence={
+            "wait_ratio": "share of the steps' wall time, the part with an idle GPU",
+            "wait_s": "mean wait before one step",
+            "step_time_s": "median step",
+            "assumed": "true where nobody knows what the GPU did in the wait",
+            "loader_workers": "loader processes",
+            "cpu_ratio": "load of the whole machine while training",
+            "io_wait_ratio": "share of time in which CPUs waited for disks",
+            "worker_cpu_ratio": "cores that each worker keeps busy",
+            "burst_period": "steps between long waits, where they come in a rhythm",
+        },
+        thresholds=(
+            Threshold(name="info_ratio", default=0.10, unit="ratio", reason="below it a faster loader is not worth the work"),
+            Threshold(name="warning_ratio", default=0.30, unit="ratio", reason="a third of the money buys waiting"),
+        ),
+        causes=("workers", "cpu", "storage", "cold_cache", "tokenize", "burst"),
+        levers=("L01", "L02", "L04"),
+        route=Route.TICKET,
+        runbook="workers: raise the number of loader workers while the CPU has room. burst: raise workers or the prefetch "
+        "factor. cpu, tokenize: move work out of the loader, prepare the data set once. storage, cold_cache: a local disk, "
+        "larger files, sequential reads; a cold cache ends by itself with the first epoch.",
+    )
+    every_s = 10.0
+
+    def __init__(self) -> None:
+        self._first_epoch_wait_s: float | None = None  # mean wait in the first epoch, while its cause is open
+
+    def check(self, view: View) -> Iterable[Signal]:
+        timeline = view.timeline
+        shares = timeline.step_shares.current()
+        if shares is None or shares.wait_ratio is None or shares.wait_s is None:
+            return
+        if self._first_epoch_wait_s is not None:
+            yield from self._cold_cache(view, shares)
+        if shares.wait_ratio < view.limit(self.record, "info_ratio") or not timeline.run.training:
+            return
+        ratio, assumed = idle_wait_ratio(timeline, shares)
+        if ratio < view.limit(self.record, "info_ratio"):
+            return
+        evidence = evidence_of(timeline, shares)
+        if not is_burst(evidence) and (shares.wait_median_s or 0.0) < 0.25 * shares.wait_s:
+            return  # a few long waits, not a steady one: other codes say why
+        cause = cause_of(evidence)
+        if cause is None and timeline.run.epochs_total == 1:
+            self._first_epoch_wait_s = shares.wait_s
+        yield self._signal(view, shares, evidence, cause=cause, ratio=ratio, assumed=assumed)
+
+    def _signal(
+        self, view: View, shares: StepShares, evidence: InputEvidence, *, cause: str | None, ratio: float, assumed: bool
+    ) -> Signal:
+        warning = ratio >= view.limit(self.record, "warning_ratio")
+        return Signal(
+            "input_bound",
+            cause=cause,
+            severity=Severity.WARNING if warning else Severity.INFO,
+            summary=f"the GPU waits for data {ratio:.0%} of the time ({shares.wait_s or 0.0:.2g} s before each step)",
+            evidence={
+                "wait_ratio": round(ratio, 4),
+                "wait_s": round(shares.wait_s or 0.0, 4),
+                "step_time_s": shares.step_s,
+                "assumed": assumed,
+                "loader_workers": evidence.workers,
+                "cpu_ratio": _rounded(evidence.cpu_ratio),
+                "io_wait_ratio": _rounded(evidence.io_wait_ratio),
+                "worker_cpu_ratio": _rounded(evidence.worker_cpu_ratio),
+                "burst_period": evidence.burst_period,
+            },
+        )
+
+    def _cold_cache(self, view: View, shares: StepShares) -> Iterable[Signal]:
+        """Say of a wait of the first epoch, once the second one is under way, what it was."""
+        run = view.timeline.run
+        first = self._first_epoch_wait_s
+        if first is None or run.epochs_total < 2 or run.epoch is None or run.epoch.steps < WARM_STEPS:
+            return
+        recent = shares.waits_s[-WARM_STEPS:]
+        mean = sum(recent) / max(1, len(recent))
+        self._first_epoch_wait_s = None
+        cause = "cold_cache" if mean <= WARM_RATIO * first else "storage"
+        evidence = evidence_of(view.timeline, shares)
+        if cause == "cold_cache" or (shares.wait_ratio or 0.0) >= view.limit(self.record, "info_ratio"):
+            ratio = first / (first + shares.step_s)
+            yield self._signal(view, shares, evidence, cause=cause, ratio=ratio, assumed=True)
+
+
+def idle_wait_ratio(timeline: Timeline, shares: StepShares) -> tuple[float, bool]:
+    """Share of the time in which data is waited for and the GPU is idle; and whether the latter is only assumed."""
+    wait = shares.wait_ratio or 0.0
+    if shares.wait_idle_ratio is not None:
+        return shares.wait_idle_ratio, False
+    utilization = busiest_utilization(timeline)
+    if utilization is None or timeline.run.open:
+        return wait, True
+    return min(wait, 1.0 - utilization), False
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
