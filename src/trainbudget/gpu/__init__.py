@@ -14,6 +14,7 @@ from trainbudget.gpu.protocol import (
     Observer,
     ProcessInfo,
     ProcessLookup,
+    Simulated,
 )
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Observer",
     "ProcessInfo",
     "ProcessLookup",
+    "Simulated",
     "open_backend",
 ]
 
@@ -32,7 +34,7 @@ def open_backend(
     name: str,
     *,
     process_info: ProcessLookup | None = None,
-    gpus: int = 1,
+    gpus: int | None = None,
     local_rank: int = 0,
     local_world_size: int = 1,
 ) -> GpuBackend | None:
@@ -42,7 +44,7 @@ def open_backend(
         name: `auto` (NVML; never the mock by itself), `nvml`, `mock` or `mock:SCENARIO`, `none`, or the path of a trace
             whose readings are played again.
         process_info: looks process ids up for the processes on a device (NVML only).
-        gpus: how many cards the mock has.
+        gpus: how many cards the mock has; None gives one to each local rank.
         local_rank: the mock drives the card of this rank, and those of the others alike.
         local_world_size: how many ranks of the mock's machine train.
 
@@ -59,7 +61,8 @@ def open_backend(
     if kind == "mock":
         from trainbudget.gpu.mock import MockBackend
 
-        return MockBackend(detail or "healthy", gpus=gpus, local_rank=local_rank, local_world_size=local_world_size)
+        cards = max(local_world_size, local_rank + 1) if gpus is None else gpus
+        return MockBackend(detail or "healthy", gpus=cards, local_rank=local_rank, local_world_size=local_world_size)
     if os.sep in name or name.endswith((".jsonl", ".gz")):
         from trainbudget.gpu.recorded import RecordedBackend
 

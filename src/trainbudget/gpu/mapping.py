@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainbudget.gpu.protocol import GpuIdentity
 
@@ -24,12 +24,14 @@ class Mapping:
     Attributes:
         owned: devices that this process trains on.
         visible: devices that this process can see, in the framework's order where that is known; owned ones included.
+        spare: visible devices that no process of the job on this machine trains on, as far as that is certain.
         ambiguous: one sentence when `owned` or `visible` could not be decided; they then hold only what is certain.
         remark: one sentence about a value that was understood but is hardly what its author meant.
     """
 
     owned: tuple[int, ...] = ()
     visible: tuple[int, ...] = ()
+    spare: tuple[int, ...] = ()
     ambiguous: str | None = None
     remark: str | None = None
 
@@ -66,30 +68,41 @@ def map_devices(
     """
     seen = _visible_devices(gpus, visible, order)
     if torch_uuids is not None:
-        return _from_framework(gpus, torch_uuids, seen)
+        found = _from_framework(gpus, torch_uuids, seen)
+    else:
+        found = _from_ranks(seen, local_rank, local_world_size)
+    return replace(found, spare=_spare(found, seen, max(local_world_size or 1, 1)))
+
+
+def _spare(found: Mapping, seen: _Visible, processes: int) -> tuple[int, ...]:
+    """What is left when each process of this machine has taken its own."""
+    if found.ambiguous or not found.owned:
+        return ()
+    if processes == 1:
+        return tuple(index for index in found.visible if index not in found.owned)
+    if len(found.owned) > 1 or not seen.ordered or len(found.visible) <= processes:
+        return ()
+    return tuple(index for index in found.visible[processes:] if index not in found.owned)
+
+
+def _from_ranks(seen: _Visible, local_rank: int | None, local_world_size: int | None) -> Mapping:
     if not seen.indices:
         return Mapping(ambiguous=seen.ambiguous, remark=seen.remark)
     found = Mapping(visible=seen.indices, ambiguous=seen.ambiguous, remark=seen.remark)
     if len(seen.indices) == 1:
-        return _owning(found, seen.indices[0])
+        return replace(found, owned=seen.indices)
     if seen.ambiguous or not seen.ordered:
         return found
     if local_world_size is None or local_world_size <= 1:
         # The framework's default device; several come as `torch_uuids` once memory is held on them.
-        return _owning(found, seen.indices[0])
+        return replace(found, owned=seen.indices[:1])
     if local_rank is None:
-        return _unknown(found, "several processes share this machine and the local rank is not known")
+        return replace(found, ambiguous="several processes share this machine and the local rank is not known")
     if 0 <= local_rank < len(seen.indices):
-        return _owning(found, seen.indices[local_rank])
-    return _unknown(found, f"local rank {local_rank} has no device of its own among the {len(seen.indices)} visible ones")
-
-
-def _owning(found: Mapping, index: int) -> Mapping:
-    return Mapping(owned=(index,), visible=found.visible, ambiguous=found.ambiguous, remark=found.remark)
-
-
-def _unknown(found: Mapping, why: str) -> Mapping:
-    return Mapping(visible=found.visible, ambiguous=why, remark=found.remark)
+        return replace(found, owned=(seen.indices[local_rank],))
+    return replace(
+        found, ambiguous=f"local rank {local_rank} has no device of its own among the {len(seen.indices)} visible ones"
+    )
 
 
 def _from_framework(gpus: Sequence[GpuIdentity], uuids: Sequence[str], seen: _Visible) -> Mapping:

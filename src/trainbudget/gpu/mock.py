@@ -45,7 +45,7 @@ _MAX_PENDING = 4096
 
 
 class MockBackend:
-    """Pretended cards. Implements `GpuBackend`, `AllocatorSource` and `Observer`.
+    """Pretended cards. Implements `GpuBackend`, `AllocatorSource`, `Observer` and `Simulated`.
 
     The framework's device `k` is not the backend's index `k` (with more than one card), so code that takes a rank for an
     index fails at once; `framework_uuids` is the right way round.
@@ -103,6 +103,11 @@ class MockBackend:
     def framework_uuids(self) -> tuple[str, ...]:
         """UUIDs in the order in which the framework numbers its devices."""
         return tuple(f"GPU-mock-{self._seed:04x}-{rank:04x}" for rank in range(self._gpus))
+
+    @property
+    def own_uuids(self) -> tuple[str, ...]:
+        """The card that this process trains on."""
+        return (self.framework_uuids[self._rank],)
 
     @property
     def identities(self) -> tuple[GpuIdentity, ...]:

@@ -153,6 +153,16 @@ class Observer(Protocol):
         ...
 
 
+@runtime_checkable
+class Simulated(Protocol):
+    """A backend whose devices no framework knows, and which therefore says itself which ones are ours."""
+
+    @property
+    def own_uuids(self) -> tuple[str, ...] | None:
+        """What the framework would give as the UUIDs of this process's devices; None where that is unknown."""
+        ...
+
+
 def identity_of(gpu: Gpu) -> GpuIdentity:
     """The identity of a device of which only its `gpu` fact is known: taken for a whole card unless it says MIG."""
     return GpuIdentity(index=gpu.gpu, ordinal=gpu.gpu, uuid=gpu.uuid, name=gpu.name, kind="mig" if gpu.mig else "gpu")

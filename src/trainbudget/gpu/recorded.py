@@ -14,7 +14,7 @@ from trainbudget.trace import read_trace
 
 
 class RecordedBackend:
-    """Devices out of a trace. Implements `GpuBackend`, `AllocatorSource` and `EventSource`.
+    """Devices out of a trace. Implements `GpuBackend`, `AllocatorSource`, `EventSource` and `Simulated`.
 
     The first call after `open` starts the play at the trace's first reading. A reading is given once; between two
     readings, and after the last one, nothing is known and every field is None. The UUIDs are those of the recorded
@@ -27,6 +27,7 @@ class RecordedBackend:
         self.driver_version: str | None = None
         self._path = Path(path)
         self._gpus: dict[int, Gpu] = {}
+        self._own: list[str] = []
         self._readings: dict[int, list[Reading]] = {}
         self._given: dict[int, int] = {}
         self._allocators: list[Allocator] = []
@@ -37,6 +38,11 @@ class RecordedBackend:
     @property
     def identities(self) -> tuple[GpuIdentity, ...]:
         return tuple(identity_of(gpu) for gpu in self._facts())
+
+    @property
+    def own_uuids(self) -> tuple[str, ...] | None:
+        """The devices that were the recorded run's own."""
+        return tuple(self._own) or None
 
     def open(self) -> tuple[Gpu, ...]:
         """The recorded devices.
@@ -87,6 +93,8 @@ class RecordedBackend:
         if isinstance(fact, Header):
             self.driver_version = fact.driver_version
         elif isinstance(fact, Gpu):
+            if fact.owned and fact.uuid and fact.uuid not in self._own:
+                self._own.append(fact.uuid)
             self._gpus[fact.gpu] = msgspec.structs.replace(fact, t_s=0.0, owned=None, visible=None)
         elif isinstance(fact, Reading):
             self._readings.setdefault(fact.gpu, []).append(fact)

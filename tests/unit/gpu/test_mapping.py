@@ -129,6 +129,29 @@ def test_an_owned_device_is_visible_even_when_the_variable_was_changed_later():
     assert found.visible == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "spare"),
+    [
+        ({}, (1, 2, 3)),
+        ({"visible": "3,1"}, (1,)),
+        ({"visible": "2"}, ()),
+        ({"rank": 0, "world": 4}, ()),
+        ({"rank": 1, "world": 4}, ()),
+        ({"rank": 0, "world": 2}, (2, 3)),
+        ({"visible": "3,1,0", "rank": 1, "world": 2}, (0,)),
+        ({"uuids": ["2a2a-1111"]}, (0, 1, 3)),
+        ({"uuids": ["2a2a-1111", "0a0a-1111"]}, (1, 3)),
+        ({"uuids": ["0a0a-1111"], "rank": 0, "world": 2}, (2, 3)),
+        ({"uuids": []}, ()),
+        ({"uuids": ["ffff"]}, ()),
+        ({"rank": 9, "world": 2}, ()),
+    ],
+)
+def test_spare_devices_are_those_that_no_process_of_the_job_takes(arguments, spare):
+    """A rank that took its siblings' devices for spare ones would charge the job for them a second time."""
+    assert mapped(**arguments).spare == spare
+
+
 def test_unlike_cards_without_an_order_are_ambiguous():
     found = mapped(UNLIKE, rank=0, world=1)
     assert found.owned == ()
@@ -225,6 +248,7 @@ def test_any_input_maps_to_devices_that_exist(gpus, visible, order, uuids, rank,
     indices = {gpu.index for gpu in gpus if gpu.kind != "mig_parent"}
     assert set(found.visible) <= indices
     assert set(found.owned) <= set(found.visible)
+    assert set(found.spare) <= set(found.visible) - set(found.owned)
     assert len(set(found.visible)) == len(found.visible)
     assert len(set(found.owned)) == len(found.owned)
 

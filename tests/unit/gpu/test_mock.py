@@ -220,6 +220,11 @@ def test_no_index_is_its_rank(gpus):
     assert all(uuids[rank] != backend.framework_uuids[rank] for rank in range(gpus))
 
 
+def test_a_rank_says_which_card_is_its_own():
+    backend = MockBackend(gpus=2, local_rank=1, local_world_size=2)
+    assert backend.own_uuids == (backend.framework_uuids[1],)
+
+
 def test_only_the_cards_of_training_ranks_work():
     backend = MockBackend(gpus=4, local_rank=1, local_world_size=2)
     MockRun(backend, steps=40).go()

@@ -27,6 +27,13 @@ def test_the_mock_takes_its_scenario():
     assert open_backend("mock").scenario == "healthy"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "cards"), [({}, 1), ({"local_world_size": 4}, 4), ({"local_rank": 2}, 3), ({"gpus": 8}, 8)]
+)
+def test_the_mock_has_a_card_for_each_rank(arguments, cards):
+    assert len(open_backend("mock", **arguments).open()) == cards
+
+
 def test_a_path_is_a_recording(tmp_path):
     path = tmp_path / "run"
     path.mkdir()

@@ -38,6 +38,10 @@ def test_devices_come_back_without_their_old_owner(recorded):
     assert [identity.uuid for identity in recorded.identities] == ["GPU-a", "GPU-b"]
 
 
+def test_the_recorded_runs_own_devices_are_told(recorded):
+    assert recorded.own_uuids == ("GPU-a",)
+
+
 def test_readings_come_at_the_speed_of_the_recording(recorded):
     assert [recorded.read(0, now_s=t).power_w for t in (100.0, 101.0, 102.0)] == [100.0, 200.0, 300.0]
 
