@@ -77,6 +77,7 @@ class UnderusedMemory(BaseDetector):
         "those that would hold the peak. A smaller card is slower; compare the cost of a step.",
     )
     every_s = 30.0
+    hold_s = 30.0  # the findings that would use the memory come first
     clear_s = 60.0
 
     def check(self, view: View) -> Iterable[Signal]:
