@@ -105,9 +105,9 @@ class MockBackend:
         return tuple(f"GPU-mock-{self._seed:04x}-{rank:04x}" for rank in range(self._gpus))
 
     @property
-    def own_uuids(self) -> tuple[str, ...]:
-        """The card that this process trains on."""
-        return (self.framework_uuids[self._rank],)
+    def used_ordinals(self) -> tuple[int, ...]:
+        """The framework's number of the card that this process trains on."""
+        return (self._rank,)
 
     @property
     def identities(self) -> tuple[GpuIdentity, ...]:

@@ -155,11 +155,16 @@ class Observer(Protocol):
 
 @runtime_checkable
 class Simulated(Protocol):
-    """A backend whose devices no framework knows, and which therefore says itself which ones are ours."""
+    """A backend whose devices no framework knows: it says itself what `map_devices` must be told."""
 
     @property
-    def own_uuids(self) -> tuple[str, ...] | None:
-        """What the framework would give as the UUIDs of this process's devices; None where that is unknown."""
+    def framework_uuids(self) -> tuple[str, ...]:
+        """UUIDs in the order in which a framework would number the devices; empty where that is unknown."""
+        ...
+
+    @property
+    def used_ordinals(self) -> tuple[int, ...]:
+        """Places in `framework_uuids` of the devices that this process trains on."""
         ...
 
 

@@ -40,9 +40,15 @@ class RecordedBackend:
         return tuple(identity_of(gpu) for gpu in self._facts())
 
     @property
-    def own_uuids(self) -> tuple[str, ...] | None:
-        """The devices that were the recorded run's own."""
-        return tuple(self._own) or None
+    def framework_uuids(self) -> tuple[str, ...]:
+        """The recorded run's own devices first, then the others."""
+        others = [gpu.uuid for gpu in self._facts() if gpu.uuid and gpu.uuid not in self._own]
+        return (*self._own, *others)
+
+    @property
+    def used_ordinals(self) -> tuple[int, ...]:
+        """Those that were the recorded run's own."""
+        return tuple(range(len(self._own)))
 
     def open(self) -> tuple[Gpu, ...]:
         """The recorded devices.

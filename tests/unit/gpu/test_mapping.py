@@ -21,8 +21,8 @@ SPLIT = (
 )
 
 
-def mapped(gpus=CARDS, visible=None, order=None, uuids=None, rank=None, world=None) -> Mapping:
-    return map_devices(gpus, visible=visible, order=order, torch_uuids=uuids, local_rank=rank, local_world_size=world)
+def mapped(gpus=CARDS, visible=None, order=None, uuids=None, rank=None, world=None, used=None) -> Mapping:
+    return map_devices(gpus, visible=visible, order=order, torch_uuids=uuids, local_rank=rank, local_world_size=world, used=used)
 
 
 @pytest.mark.parametrize(
@@ -106,27 +106,54 @@ def test_several_processes_without_a_rank_are_ambiguous():
 @pytest.mark.parametrize("uuid", ["GPU-2a2a-1111", "2a2a-1111", "gpu-2A2A-1111"])
 def test_the_frameworks_uuid_decides(uuid):
     found = mapped(uuids=[uuid], rank=0, world=1)
-    assert found.owned == (2,)
-    assert found.visible == (0, 1, 2, 3)
+    assert found.owned == found.visible == (2,)
 
 
-def test_several_framework_uuids_are_owned_in_their_order():
-    assert mapped(uuids=["3a3a-1111", "0a0a-1111"]).owned == (3, 0)
+TORCH = ["3a3a-1111", "1a1a-1111", "0a0a-1111"]
 
 
-def test_a_framework_without_devices_owns_none():
-    assert mapped(uuids=[]).owned == ()
+def test_the_framework_has_its_own_order():
+    """What it says holds whatever the variables say: they may have been changed since it read them."""
+    assert mapped(visible="2", uuids=TORCH).visible == (3, 1, 0)
+    assert [mapped(visible="2", uuids=TORCH, rank=rank, world=3).owned for rank in range(3)] == [(3,), (1,), (0,)]
+
+
+def test_a_framework_that_cannot_tell_leaves_it_to_the_variables():
+    assert mapped(visible="2", uuids=[]).owned == (2,)
+
+
+def test_a_process_alone_owns_every_device_that_it_holds_memory_on():
+    """DataParallel and a device map use several devices in one process."""
+    assert mapped(uuids=TORCH, used=[0, 1, 2]).owned == (3, 1, 0)
+    assert mapped(uuids=TORCH, used=[1]).owned == (1,)
+    assert mapped(visible="2,0", used=[1]).owned == (0,)
+
+
+def test_a_stray_context_on_a_siblings_device_is_not_a_device_of_ours():
+    assert mapped(rank=3, world=4, used=[0, 3]).owned == (3,)
+
+
+def test_each_of_several_processes_may_use_several_devices():
+    assert mapped(rank=1, world=2, used=[2, 3]).owned == (2, 3)
+
+
+def test_a_rank_that_uses_another_place_than_its_own_owns_that():
+    assert mapped(rank=0, world=2, used=[1]).owned == (1,)
+
+
+def test_a_place_beyond_the_visible_devices_is_ambiguous():
+    found = mapped(visible="0,1", used=[2])
+    assert (found.owned, bool(found.ambiguous)) == ((), True)
+
+
+def test_nothing_used_yet_leaves_it_to_the_rank():
+    assert mapped(rank=1, world=2, used=[]).owned == (1,)
 
 
 def test_a_uuid_that_the_driver_does_not_show_is_said():
-    found = mapped(uuids=["ffff"])
-    assert found.owned == ()
+    found = mapped(uuids=["ffff", "0a0a-1111"])
+    assert (found.owned, found.visible) == ((), (0,))
     assert "ffff" in (found.ambiguous or "")
-
-
-def test_an_owned_device_is_visible_even_when_the_variable_was_changed_later():
-    found = mapped(visible="1", uuids=["2a2a-1111"])
-    assert found.visible == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +166,11 @@ def test_an_owned_device_is_visible_even_when_the_variable_was_changed_later():
         ({"rank": 1, "world": 4}, ()),
         ({"rank": 0, "world": 2}, (2, 3)),
         ({"visible": "3,1,0", "rank": 1, "world": 2}, (0,)),
-        ({"uuids": ["2a2a-1111"]}, (0, 1, 3)),
-        ({"uuids": ["2a2a-1111", "0a0a-1111"]}, (1, 3)),
-        ({"uuids": ["0a0a-1111"], "rank": 0, "world": 2}, (2, 3)),
-        ({"uuids": []}, ()),
+        ({"uuids": TORCH}, (1, 0)),
+        ({"uuids": TORCH, "used": [1]}, (3, 0)),
+        ({"uuids": TORCH, "used": [0, 1, 2]}, ()),
+        ({"uuids": TORCH, "rank": 1, "world": 2}, (0,)),
+        ({"rank": 0, "world": 2, "used": [0, 1]}, ()),
         ({"uuids": ["ffff"]}, ()),
         ({"rank": 9, "world": 2}, ()),
     ],
@@ -242,9 +270,10 @@ ENTRIES = st.one_of(st.text(max_size=12), st.integers(-2, 9).map(str), st.sample
     uuids=st.none() | st.lists(st.text(max_size=8) | st.sampled_from([gpu.uuid for gpu in CARDS]), max_size=3),
     rank=st.none() | st.integers(-1, 9),
     world=st.none() | st.integers(0, 9),
+    used=st.none() | st.lists(st.integers(-1, 5), max_size=4),
 )
-def test_any_input_maps_to_devices_that_exist(gpus, visible, order, uuids, rank, world):
-    found = mapped(gpus, visible, order, uuids, rank, world)
+def test_any_input_maps_to_devices_that_exist(gpus, visible, order, uuids, rank, world, used):
+    found = mapped(gpus, visible, order, uuids, rank, world, used)
     indices = {gpu.index for gpu in gpus if gpu.kind != "mig_parent"}
     assert set(found.visible) <= indices
     assert set(found.owned) <= set(found.visible)

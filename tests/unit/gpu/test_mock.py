@@ -9,6 +9,7 @@ import pytest
 
 from trainbudget.errors import ConfigError
 from trainbudget.events import BudgetFact, Event, Phase, PhaseBegin, Step
+from trainbudget.gpu.mapping import map_devices
 from trainbudget.gpu.mock import SCENARIOS, MockBackend
 from trainbudget.gpu.mock_card import CONTEXT_BYTES, GIB, MEMORY_LIMIT_BYTES
 from unit.gpu.mock_run import MockRun
@@ -220,9 +221,23 @@ def test_no_index_is_its_rank(gpus):
     assert all(uuids[rank] != backend.framework_uuids[rank] for rank in range(gpus))
 
 
-def test_a_rank_says_which_card_is_its_own():
-    backend = MockBackend(gpus=2, local_rank=1, local_world_size=2)
-    assert backend.own_uuids == (backend.framework_uuids[1],)
+@pytest.mark.parametrize(("rank", "world", "spare"), [(0, 1, 2), (0, 2, 1), (1, 2, 1), (2, 3, 0)])
+def test_a_rank_is_mapped_to_the_card_that_its_training_drives(rank, world, spare):
+    backend = MockBackend(gpus=3, local_rank=rank, local_world_size=world)
+    found = map_devices(
+        backend.identities,
+        visible=None,
+        order=None,
+        torch_uuids=backend.framework_uuids,
+        local_rank=rank,
+        local_world_size=world,
+        used=backend.used_ordinals,
+    )
+    MockRun(backend, steps=40).go()
+    assert len(found.spare) == spare
+    assert [backend.read(index, now_s=10.1).utilization_ratio for index in found.spare] == [0.0] * spare
+    own = backend.read(found.owned[0], now_s=100.0)
+    assert [process.own for process in own.processes] == [True]
 
 
 def test_only_the_cards_of_training_ranks_work():

@@ -39,7 +39,8 @@ def test_devices_come_back_without_their_old_owner(recorded):
 
 
 def test_the_recorded_runs_own_devices_are_told(recorded):
-    assert recorded.own_uuids == ("GPU-a",)
+    assert recorded.framework_uuids == ("GPU-a", "GPU-b")
+    assert recorded.used_ordinals == (0,)
 
 
 def test_readings_come_at_the_speed_of_the_recording(recorded):
