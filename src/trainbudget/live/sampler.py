@@ -13,7 +13,7 @@ from trainbudget.clock import Clock
 from trainbudget.errors import GpuUnavailableError
 from trainbudget.events import AnyEvent, BackendError, Event, Gpu
 from trainbudget.gpu.mapping import Mapping, map_devices
-from trainbudget.gpu.protocol import AllocatorSource, EventSource, GpuBackend
+from trainbudget.gpu.protocol import AllocatorSource, EventSource, GpuBackend, Simulated
 
 _log = logging.getLogger("trainbudget")
 
@@ -111,16 +111,19 @@ class Sampler:
         if self.backend is None or not self.gpus:
             return
         self._mapped = self.torch_uuids
-        simulated = self.backend.name in ("mock", "recorded")
+        simulated = self.backend if isinstance(self.backend, Simulated) else None
         self.mapping = map_devices(
             self.backend.identities,
             visible=None if simulated else os.environ.get("CUDA_VISIBLE_DEVICES"),
-            order="PCI_BUS_ID" if simulated else os.environ.get("CUDA_DEVICE_ORDER"),
-            torch_uuids=None if simulated else self.torch_uuids,
+            order=None if simulated else os.environ.get("CUDA_DEVICE_ORDER"),
+            torch_uuids=simulated.framework_uuids if simulated else self.torch_uuids,
             local_rank=self._local_rank,
             local_world_size=self._local_world_size,
+            used=simulated.used_ordinals if simulated else None,
         )
-        owned, visible = set(self.mapping.owned), set(self.mapping.visible)
+        owned = set(self.mapping.owned)
+        # Devices of sibling ranks are theirs to charge; where nobody's is known, all that the job can see are the job's.
+        visible = set(self.mapping.spare if owned else self.mapping.visible)
         self._watched = []
         for gpu in self.gpus:
             gpu.t_s = self._now_s()
