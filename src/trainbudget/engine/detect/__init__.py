@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainbudget.engine.detect import efficiency, memory, self_, settings, spend, stuck, waiting
+from trainbudget.engine.detect import efficiency, hardware, memory, ranks, self_, settings, spend, stuck, waiting
 from trainbudget.findings import CodeRecord
 
 DETECTORS: tuple[type[Any], ...] = (
     *stuck.DETECTORS,
+    *hardware.DETECTORS,
+    *ranks.DETECTORS,
     *memory.DETECTORS,
     *waiting.DETECTORS,
     *efficiency.DETECTORS,

@@ -1,0 +1,109 @@
+"""What the ranks said while training ran: only what a rank does before it meets the others tells them apart.
+
+Step and backward times are the same on all ranks, whoever is slow: a collective ends for everybody at once (field report:
+200 ms more on one rank show as 293.0 / 292.2 / 293.0 / 293.1 ms). What differs is the wait for data, the time until the
+first collective, and the clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainbudget.engine.detect.hardware.load import load_of
+from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.host import RankTrack
+from trainbudget.engine.tracks.series import median
+from trainbudget.events import Rank
+
+#: Words of a rank that are looked at: four minutes at one in ten seconds.
+WORDS = 24
+#: Fewer say nothing about a habit.
+LEAST_WORDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank over the recent past; None = not told. `waits_s` and `befores_s` are word by word, oldest first."""
+
+    rank: int
+    waits_s: tuple[float, ...]
+    befores_s: tuple[float, ...]
+    wait_s: float | None
+    before_s: float | None
+    clock_hz: float | None
+    power_w: float | None
+    latenesses_s: tuple[float, ...]
+
+    @property
+    def lateness_s(self) -> float | None:
+        """Median of wait and time before the first collective together: when this rank is ready for the others."""
+        return median(list(self.latenesses_s))
+
+
+def rank_views(timeline: Timeline) -> list[RankView]:
+    """All ranks that have said enough since steps began, our own included."""
+    session = timeline.run.session
+    if session is None or session.first_step_end_s is None:
+        return []
+    begun_s = session.first_step_end_s
+    views = [v for t in timeline.ranks.values() if t.rank != timeline.rank and (v := _of_words(t, begun_s)) is not None]
+    own = _own(timeline)
+    return [*views, own] if own is not None and views else views
+
+
+def _of_words(track: RankTrack, begun_s: float) -> RankView | None:
+    words = [w for w in track.window if w.t_s >= begun_s and w.step and (w.state is None or w.state == "running")][-WORDS:]
+    if len(words) < LEAST_WORDS or words[-1] is not track.last:
+        return None  # too few, or it does not run any more
+    waits = _values([_wait(w) for w in words])
+    befores = _values([w.pre_collective_s for w in words])
+    busy = [w for w in words if w.utilization_ratio is None or w.utilization_ratio >= 0.5]
+    clocks = [w.sm_clock_hz for w in busy if w.sm_clock_hz is not None]
+    powers = [w.power_w for w in busy if w.power_w is not None]
+    return RankView(
+        rank=track.rank,
+        waits_s=waits,
+        befores_s=befores,
+        wait_s=median(list(waits)),
+        before_s=median(list(befores)),
+        clock_hz=median(clocks) if len(clocks) >= LEAST_WORDS else None,
+        power_w=median(powers) if len(powers) >= LEAST_WORDS else None,
+        latenesses_s=_latenesses(waits, befores),
+    )
+
+
+def _own(timeline: Timeline) -> RankView | None:
+    records = timeline.steps.window()
+    if not timeline.steps.enough(records):
+        return None
+    waits = _values([r.event.loader_wait_s if r.event.loader_wait_s is not None else r.wait_s for r in records])
+    befores = _values([r.event.pre_collective_s for r in records])
+    loads = [load for d in timeline.owned if (load := load_of(timeline, d)) is not None]
+    clocks = [c for load in loads if (c := load.clock_hz) is not None]
+    powers = [p for load in loads if (p := load.power_w) is not None]
+    return RankView(
+        rank=timeline.rank,
+        waits_s=waits,
+        befores_s=befores,
+        wait_s=median(list(waits)),
+        before_s=median(list(befores)),
+        clock_hz=min(clocks, default=None),
+        power_w=min(powers, default=None),
+        latenesses_s=_latenesses(waits, befores),
+    )
+
+
+def _wait(word: Rank) -> float | None:
+    return word.loader_wait_s if word.loader_wait_s is not None else word.data_wait_s
+
+
+def _values(values: list[float | None]) -> tuple[float, ...]:
+    """The values where all but a few are told, else none: gaps would compare different moments."""
+    known = tuple(v for v in values if v is not None)
+    return known if len(known) == len(values) and len(known) >= LEAST_WORDS else ()
+
+
+def _latenesses(waits: tuple[float, ...], befores: tuple[float, ...]) -> tuple[float, ...]:
+    if waits and befores:
+        return tuple(w + b for w, b in zip(waits, befores, strict=True))
+    return waits or befores
