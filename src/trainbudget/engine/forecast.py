@@ -101,6 +101,92 @@ def trend_of(points: Sequence[Point], *, by_step: bool = False, most: int = 48) 
     return trend([p.t_s for p in points], [p.value for p in points], most=most)
 
 
+def still_rising(xs: Sequence[float], ys: Sequence[float], line: Trend, *, share: float = 0.4) -> bool:
+    """Whether the newest third still rises at `share` of the line's slope at least: a cache that has filled does not."""
+    n = len(xs)
+    third = n // 3
+    if third < 2:
+        return True
+    middle_x, late_x = sum(xs[third : 2 * third]) / third, sum(xs[-third:]) / third
+    middle_y = sorted(ys[third : 2 * third])[third // 2]
+    late_y = sorted(ys[-third:])[third // 2]
+    return late_x > middle_x and (late_y - middle_y) / (late_x - middle_x) >= share * line.slope
+
+
+#: A line is not drawn further than this many times the span it was seen over: beyond, the answer is "unknown".
+REACH = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A robust line through pairs that are not ordered in time (peaks against tokens): value at `x` with 90 % interval."""
+
+    slope: float
+    low: float
+    high: float
+    middle_x: float
+    middle_y: float
+    noise: float
+    tau: float  # Kendall's rank correlation, -1 to 1
+    points: int
+
+    def at(self, x: float) -> tuple[float, float, float]:
+        """Value, low, high at `x`: the interval holds the slope's and the scatter's."""
+        reach = x - self.middle_x
+        slopes = (self.low, self.high) if reach >= 0 else (self.high, self.low)
+        margin = Z90 * self.noise
+        return (
+            self.middle_y + self.slope * reach,
+            self.middle_y + slopes[0] * reach - margin,
+            self.middle_y + slopes[1] * reach + margin,
+        )
+
+
+def line_through(pairs: Sequence[tuple[float, float]], *, least: int = 8, most: int = 64) -> Line | None:
+    """The Theil-Sen line through (x, y) pairs, or None of fewer than `least` or without spread in x."""
+    ordered = sorted(pairs)
+    if len(ordered) > most:
+        ordered = [ordered[round(i * (len(ordered) - 1) / (most - 1))] for i in range(most)]
+    n = len(ordered)
+    if n < max(3, least) or ordered[-1][0] <= ordered[0][0]:
+        return None
+    slopes, s, untied = [], 0, 0
+    for i in range(n):
+        x_i, y_i = ordered[i]
+        for j in range(i + 1, n):
+            dx, dy = ordered[j][0] - x_i, ordered[j][1] - y_i
+            if dx > 0.0:
+                slopes.append(dy / dx)
+                s += (dy > 0) - (dy < 0)
+                untied += 1
+    slopes.sort()
+    count = len(slopes)
+    reach = Z90 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18.0)
+    slope = slopes[count // 2]
+    middle_x = ordered[n // 2][0]
+    levels = sorted(y - slope * (x - middle_x) for x, y in ordered)
+    middle_y = levels[n // 2]
+    noise = 1.4826 * sorted(abs(v - middle_y) for v in levels)[n // 2]
+    return Line(
+        slope,
+        slopes[max(0, int((count - reach) / 2))],
+        slopes[min(count - 1, int((count + reach) / 2) + 1)],
+        middle_x,
+        middle_y,
+        noise,
+        s / untied,
+        n,
+    )
+
+
+def pace_s(timeline: Timeline) -> float | None:
+    """Wall seconds a step now, phases between them included, or None of fewer than two step lines."""
+    records = timeline.steps.window(steady=False)
+    if len(records) < 2:
+        return None
+    return _pace(records[0].end_s, records[-1].end_s, sum(r.count for r in records[1:]))
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """Where the run will end. Seconds are from process start to the last step, money is for the whole job."""

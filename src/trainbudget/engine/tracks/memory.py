@@ -26,6 +26,8 @@ SETTLE_STEPS = 5
 SAMPLES_PER_FLOOR = 8
 #: A line this close (share of a step) behind a step's end belongs to it.
 STEP_END_SHARE = 0.02
+#: Between two lines reserved may have moved by this much for device use minus reserved to mean something.
+STABLE_BYTES = 256.0 * 2**20
 #: Phases in which a deliberate search for the limit, or nothing of the run itself, is going on.
 IGNORED_PHASES = frozenset({"trial", "sanity", "compile"})
 #: Phases with a memory course of their own.
@@ -73,7 +75,7 @@ class MemoryTrack:
         self.session: Session | None = None
         self.sessions_seen = 0
         self.begin_allocated: float | None = None  # before the session's first step
-        self.early_allocated: float | None = None  # highest at-rest value before the first step has completed
+        self.early: list[float] = []  # allocated, before the first step has completed
         self.early_peak: float | None = None
         self.first_rest: float | None = None  # after the first step: optimizer states included
         self.rest = Series(256, 32)
@@ -131,7 +133,7 @@ class MemoryTrack:
         if failed:
             self._fail(event)
         else:
-            self._take(event, device, timeline)
+            self._take(event, timeline)
         self._last, self._last_s = event, event.t_s
 
     # --- readings off
@@ -140,6 +142,11 @@ class MemoryTrack:
     def level_bytes(self) -> float | None:
         """Median of the newest levels at rest."""
         return _median([p.value for p in list(self.rest.tail)[-8:]])
+
+    @property
+    def early_level(self) -> float | None:
+        """Median of what was allocated during the first step: weights and gradients, no optimizer states yet."""
+        return _median(self.early)
 
     @property
     def transient_bytes(self) -> float:
@@ -184,7 +191,8 @@ class MemoryTrack:
         self.session = session
         self.sessions_seen += 1
         self.begin_allocated = self._last.allocated_bytes if self._last is not None else None
-        self.early_allocated = self.early_peak = self.first_rest = None
+        self.early.clear()
+        self.early_peak = self.first_rest = None
         self.rest.clear()
         self.reserved.clear()
         self.epochs.clear()
@@ -198,12 +206,36 @@ class MemoryTrack:
         self._floor.clear()
         self._epoch = None
 
-    def _take(self, event: Allocator, device: DeviceTrack, timeline: Timeline) -> None:
+    def _take(self, event: Allocator, timeline: Timeline) -> None:
         run = timeline.run
         if any(p.phase in IGNORED_PHASES for p in run.open):
             return
         peak = self._window_peak(event)
         highest = peak if peak is not None else event.allocated_bytes
+        self._take_highest(event, highest, timeline)
+        if not run.training or event.allocated_bytes is None:
+            return
+        opened = next((p for p in run.open if p.phase in PHASES), None)
+        if opened is not None:
+            self._take_phase(event, opened, peak)
+            return
+        self.phase = None
+        if run.session is None or run.session.steps == 0:
+            self.early.append(event.allocated_bytes)
+            del self.early[:-64]
+            if highest is not None:
+                self.early_peak = max(self.early_peak or 0.0, highest)
+            return
+        if self.first_rest is None:
+            self.first_rest = event.allocated_bytes
+        if peak is not None:
+            self.tokens.records_only = event.peak_since == "process"
+            self.tokens.take(self._last_s, peak, timeline)
+        if run.session.steps >= SETTLE_STEPS:
+            self._take_settled(event, peak, timeline)
+
+    def _take_highest(self, event: Allocator, highest: float | None, timeline: Timeline) -> None:
+        run = timeline.run
         if highest is not None:
             self.max_peak = max(self.max_peak or 0.0, highest)
             if run.training:
@@ -212,26 +244,9 @@ class MemoryTrack:
             if self.retries_begin is None:
                 self.retries_begin = event.alloc_retries
             self.retries.append((event.t_s, run.last_step, event.alloc_retries))
-        if not run.training or event.allocated_bytes is None:
-            return
-        opened = next((p for p in run.open if p.phase in PHASES), None)
-        if opened is not None:
-            self._take_phase(event, opened, peak)
-            return
-        self.phase = None
-        session = run.session
-        if session is None or session.steps == 0:
-            self.early_allocated = max(self.early_allocated or 0.0, event.allocated_bytes)
-            if highest is not None:
-                self.early_peak = max(self.early_peak or 0.0, highest)
-            return
-        step = event.step if event.step is not None else run.last_step
-        if self.first_rest is None:
-            self.first_rest = event.allocated_bytes
-        if peak is not None:
-            self.tokens.take(self._last_s, peak, timeline)
-        if session.steps < SETTLE_STEPS:
-            return
+
+    def _take_settled(self, event: Allocator, peak: float | None, timeline: Timeline) -> None:
+        step = event.step if event.step is not None else timeline.run.last_step
         if event.reserved_bytes is not None:
             self.reserved.add(event.t_s, step, event.reserved_bytes)
             if self.reserved_begin is None:
@@ -304,6 +319,8 @@ class MemoryTrack:
         last = self._last
         if event.reserved_bytes is None or last is None or last.reserved_bytes is None:
             return
+        if abs(event.reserved_bytes - last.reserved_bytes) > STABLE_BYTES:
+            return  # a model is loading, a cache is flushed: the difference says nothing
         reserved = max(event.reserved_bytes, last.reserved_bytes)
         if event.peak_reserved_bytes is not None and event.peak_since != "process":
             reserved = max(reserved, event.peak_reserved_bytes)
@@ -322,14 +339,17 @@ class MemoryTrack:
         self.outside_low = low if self.outside_low is None else min(self.outside_low, low)
 
     def _fail(self, event: Allocator) -> None:
-        last = self._last
+        last, excess = self._last, self.excess_bytes
         self.failure = Failure(
             event.t_s,
             None if last is None else last.allocated_bytes,
             event.peak_allocated_bytes if event.peak_since != "process" else None,
             None if last is None else last.reserved_bytes,
-            self.excess_bytes,
+            excess,
         )
+        if event.reserved_bytes is not None and excess is not None:
+            # New segments are taken only when the cache is used up: what was reserved now was in use, but for the excess.
+            self.max_peak = max(self.max_peak or 0.0, event.reserved_bytes - excess)
 
 
 def _median(values: list[float]) -> float | None:

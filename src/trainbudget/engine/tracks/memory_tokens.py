@@ -18,6 +18,7 @@ class TokenPeaks:
     """
 
     def __init__(self) -> None:
+        self.records_only = False  # pairs come only when a counter that is never reset rises: few, all on the upper edge
         self.by_sequence: list[tuple[float, float]] = []
         self.by_batch: list[tuple[float, float]] = []
         self.total = 0

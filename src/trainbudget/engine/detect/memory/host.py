@@ -1,0 +1,253 @@
+"""The host runs out: memory (the kernel kills a loader's worker) and disk (a checkpoint cannot be written)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from trainbudget.engine.detect.base import BaseDetector, Signal, View
+from trainbudget.engine.detect.memory.standing import GIB, gib
+from trainbudget.engine.forecast import REACH, Trend, still_rising, trend
+from trainbudget.engine.oom_message import is_host_oom
+from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.series import Point, Series
+from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshold
+
+#: Growth below this is page cache, arenas and prefetched batches.
+LEAST_GROWTH_BYTES = 0.25 * GIB
+#: Points after which a trend is looked for (host lines come every 10 s).
+LEAST_POINTS = 12
+
+
+class HostMemoryForecast(BaseDetector):
+    """The host's memory runs out before the run ends."""
+
+    record = CodeRecord(
+        code="host_memory_forecast",
+        family="memory",
+        severity=Severity.WARNING,
+        title="The host will run out of memory",
+        condition="Resident memory of the process and its children grows, or available memory falls, with a significant trend "
+        "that meets the limit (cgroup or machine) within the run; or a worker was killed for it.",
+        silent="In start-up; without a trend; beyond five times the span over which it was seen; when the run ends before.",
+        evidence={
+            "rss_bytes": "resident, own process",
+            "children_rss_bytes": "resident, loader workers and other children",
+            "available_bytes": "available on the host or in the cgroup",
+            "limit_bytes": "cgroup limit or the machine's memory",
+            "bytes_per_hour": "growth",
+            "by": "rss or available",
+            "children_ratio": "share of the children in what is resident",
+            "message": "the error's words, where a worker was killed",
+        },
+        thresholds=(
+            Threshold(name="reach", default=REACH, unit="ratio", reason="a line is not drawn further than five times its span"),
+            Threshold(name="least_s", default=120.0, unit="s", reason="workers fill their prefetch queues in the first minute"),
+            Threshold(name="critical_s", default=600.0, unit="s", reason="time to save a checkpoint and stop by hand"),
+        ),
+        levers=("L02", "L01"),
+        route=Route.PAGE,
+        runbook="If the children grow: fewer workers, smaller prefetch_factor, arrays instead of Python lists in the dataset "
+        "(copy-on-write), no caching per worker. If the process grows: what is appended to a list each step. In dmesg the "
+        "kernel's own word: Out of memory: Killed process.",
+    )
+    every_s = 15.0
+    clear_s = 120.0
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, Trend | None]] = {}
+
+    def check(self, view: View) -> Iterable[Signal]:
+        timeline = view.timeline
+        run = timeline.run
+        killed = next((m for m in reversed(run.moments) if m.event == "exception"), None)
+        if killed is not None and is_host_oom(killed.detail.get("type"), killed.detail.get("message")):
+            yield Signal(
+                "host_memory_forecast",
+                severity=Severity.CRITICAL,
+                summary="the host's memory ran out: a process of this run was killed or could not allocate",
+                evidence={**self._evidence(timeline), "message": str(killed.detail.get("message"))[:300]},
+            )
+            return
+        if not run.training or not run.started or timeline.steps.warming:
+            return
+        best = min(self._meetings(timeline), key=lambda m: m[1][0], default=None)
+        if best is None:
+            return
+        by, (at, low, high), line, span = best
+        ahead = at - timeline.now_s
+        if span < view.limit(self.record, "least_s") or ahead > view.limit(self.record, "reach") * span:
+            return
+        left, pace = timeline.steps_left, timeline.steps.median_s()
+        if left is not None and pace is not None and ahead > 1.5 * left * pace:
+            return  # the run is over before, pauses included
+        soon = ahead <= view.limit(self.record, "critical_s")
+        yield Signal(
+            "host_memory_forecast",
+            severity=Severity.CRITICAL if soon else Severity.WARNING,
+            summary=f"the host's memory is full in about {ahead / 60.0:.0f} min ({gib(abs(line.slope) * 3600.0)} an hour)",
+            evidence={**self._evidence(timeline), "bytes_per_hour": round(abs(line.slope) * 3600.0), "by": by},
+            forecast=Forecast(at_s=round(at, 1), low=round(low, 1), high=round(high, 1) if math.isfinite(high) else None),
+        )
+
+    def _meetings(self, timeline: Timeline) -> list[tuple[str, tuple[float, float, float], Trend, float]]:
+        host = timeline.header.host
+        limit = host.memory_limit_bytes if host is not None else None
+        since = timeline.run.session.first_step_end_s if timeline.run.session is not None else None
+        out = []
+        for by, series, end in (("rss", timeline.host.total_rss, limit), ("available", timeline.host.available, 0.0)):
+            if end is None:
+                continue
+            points = [p for p in series.points if since is None or p.t_s >= since]
+            line = self._line(by, series, points)
+            if line is None:
+                continue
+            met = line.reaches(end)
+            if met is not None:
+                out.append((by, met, line, points[-1].t_s - points[0].t_s))
+        return out
+
+    def _line(self, by: str, series: Series, points: list[Point]) -> Trend | None:
+        rising = by == "rss"
+        if len(points) < LEAST_POINTS:
+            return None
+        moved = points[-1].value - points[0].value
+        if (moved if rising else -moved) < LEAST_GROWTH_BYTES:
+            return None
+        known = self._seen.get(by)
+        if known is not None and known[0] <= series.total < known[0] * 1.08 + 1:
+            return known[1]
+        xs, ys = [p.t_s for p in points], [p.value if rising else -p.value for p in points]
+        line = trend(xs, ys)
+        if line is not None and not (
+            line.rising and line.slope * (xs[-1] - xs[0]) > 4.0 * line.noise and still_rising(xs, ys, line)
+        ):
+            line = None
+        if line is not None and not rising:
+            line = Trend(-line.slope, -line.high, -line.low, -line.level, line.x_last, line.noise, -line.z, line.points)
+        self._seen[by] = (series.total, line)
+        return line
+
+    @staticmethod
+    def _evidence(timeline: Timeline) -> dict[str, object]:
+        last, host = timeline.host.last, timeline.header.host
+        rss = last.rss_bytes if last is not None else None
+        children = last.children_rss_bytes if last is not None else None
+        whole = (rss or 0.0) + (children or 0.0)
+        return {
+            "rss_bytes": rss,
+            "children_rss_bytes": children,
+            "available_bytes": last.memory_available_bytes if last is not None else None,
+            "limit_bytes": host.memory_limit_bytes if host is not None else None,
+            "children_ratio": round((children or 0.0) / whole, 3) if whole else None,
+        }
+
+
+class DiskForecast(BaseDetector):
+    """Checkpoints fill the disk before the run ends."""
+
+    record = CodeRecord(
+        code="disk_forecast",
+        family="spend",
+        severity=Severity.WARNING,
+        title="The disk will be full",
+        condition="Each save takes about the same from the free space, and the saves that are still to come take more than there "
+        "is; or free space falls with a significant trend that meets zero within the run. Critical when the next save fails.",
+        silent="Where old checkpoints are deleted (free space comes back); before two saves; when the run ends before.",
+        evidence={
+            "free_bytes": "free on the checkpoint's file system",
+            "per_save_bytes": "taken by one save",
+            "saves_left": "saves still to come, where steps are known",
+            "saves_that_fit": "saves that still fit",
+            "bytes_per_hour": "fall of the free space",
+        },
+        thresholds=(
+            Threshold(name="reach", default=REACH, unit="ratio", reason="a line is not drawn further than five times its span"),
+            Threshold(name="least_s", default=300.0, unit="s", reason="temporary files come and go within minutes"),
+        ),
+        levers=("L31",),
+        route=Route.TICKET,
+        runbook="save_total_limit deletes old checkpoints; save_only_model leaves the optimizer's state out (no resume). A save "
+        "that fails half-way may leave a checkpoint that cannot be loaded.",
+    )
+    every_s = 30.0
+    clear_s = 120.0
+
+    def check(self, view: View) -> Iterable[Signal]:
+        timeline = view.timeline
+        series = timeline.host.disk_free
+        if series.total < 4 or not timeline.run.training or series.last is None:
+            return
+        free = series.last.value
+        yield from self._by_saves(timeline, free) or self._by_trend(view, series, free)
+
+    def _by_saves(self, timeline: Timeline, free: float) -> list[Signal]:
+        saves = [p for p in timeline.run.closed if p.phase == "save"]
+        if len(saves) < 2:
+            return []
+        points = timeline.host.disk_free.points
+        taken, steps = [], []
+        for place, save in enumerate(saves[-6:]):
+            before = next((p.value for p in reversed(points) if p.t_s <= save.start_s), None)
+            after = next((p.value for p in points if p.t_s >= save.end_s), None)
+            if before is not None and after is not None:
+                taken.append(before - after)
+            previous = saves[-6:][place - 1] if place else None
+            if previous is not None and save.step is not None and previous.step is not None:
+                steps.append((save.step - previous.step, save.end_s - previous.end_s))
+        if len(taken) < 2 or not steps or min(taken[-2:]) <= 0.0:
+            return []
+        per_save = sorted(taken)[len(taken) // 2]
+        if per_save < 1e6 or min(taken[-2:]) < 0.5 * per_save:
+            return []  # nothing is taken, or old ones are deleted
+        every, every_s = sorted(steps)[len(steps) // 2]
+        fit = int(free // per_save)
+        left = timeline.steps_left
+        saves_left = int(left // every) if left is not None and every > 0 else None
+        if (saves_left is not None and fit >= saves_left) or (saves_left is None and fit > REACH * len(saves)):
+            return []
+        at_step = (saves[-1].step or 0) + (fit + 1) * every
+        return [
+            Signal(
+                "disk_forecast",
+                severity=Severity.CRITICAL if fit < 1 else Severity.WARNING,
+                summary=f"{fit} more saves of {gib(per_save)} fit on the disk"
+                + (f", {saves_left} are to come" if saves_left is not None else ""),
+                evidence={
+                    "free_bytes": free,
+                    "per_save_bytes": round(per_save),
+                    "saves_left": saves_left,
+                    "saves_that_fit": fit,
+                },
+                forecast=Forecast(at_step=float(at_step), at_s=round(saves[-1].end_s + (fit + 1) * every_s, 1)),
+            )
+        ]
+
+    def _by_trend(self, view: View, series: Series, free: float) -> list[Signal]:
+        timeline = view.timeline
+        points = series.points
+        span = points[-1].t_s - points[0].t_s
+        if len(points) < LEAST_POINTS or span < view.limit(self.record, "least_s"):
+            return []
+        if points[0].value - points[-1].value < LEAST_GROWTH_BYTES:
+            return []
+        xs, ys = [p.t_s for p in points], [-p.value for p in points]
+        line = trend(xs, ys)
+        if line is None or not line.rising or not still_rising(xs, ys, line) or line.slope * span < 4.0 * line.noise:
+            return []
+        met = line.reaches(0.0)
+        if met is None or met[0] - timeline.now_s > view.limit(self.record, "reach") * span:
+            return []
+        left, pace = timeline.steps_left, timeline.steps.median_s()
+        if left is not None and pace is not None and met[0] - timeline.now_s > 1.5 * left * pace:
+            return []
+        return [
+            Signal(
+                "disk_forecast",
+                summary=f"the disk is full in about {(met[0] - timeline.now_s) / 60.0:.0f} min",
+                evidence={"free_bytes": free, "bytes_per_hour": round(line.slope * 3600.0)},
+                forecast=Forecast(
+                    at_s=round(met[0], 1), low=round(met[1], 1), high=round(met[2], 1) if math.isfinite(met[2]) else None
+                ),
+            )
+        ]

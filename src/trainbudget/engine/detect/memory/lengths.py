@@ -1,0 +1,94 @@
+"""Peak memory as a function of the batch's length: what the longest batch to come will need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainbudget.engine.forecast import Line, line_through
+from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.device import DeviceTrack
+
+#: Pairs needed before lengths explain anything.
+LEAST_PAIRS = 12
+#: ... where only record peaks are dated: a record comes about ln(n) times in n steps, and lies on the upper edge.
+LEAST_RECORDS = 5
+#: Rank correlation of peak and length from which the length is what drives the peak (0.6: four of five pairs agree).
+EXPLAINED_TAU = 0.6
+#: The longer half's slope must exceed the whole's by this to be taken instead: attention without a fused kernel is quadratic.
+CONVEX = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class LengthForecast:
+    """The peak (bytes, 90 % interval) of the longest batch that is known to come; `at_step` where the plan knows it."""
+
+    tokens: float
+    value: float
+    low: float
+    high: float
+    at_step: float | None
+    source: str  # plan, observed
+
+
+def length_forecast(device: DeviceTrack, timeline: Timeline) -> LengthForecast | None:
+    """What the longest batch to come needs, or None where no longer one is known or lengths explain nothing."""
+    plan = timeline.plan
+    track = device.memory.tokens
+    if plan is not None and plan.longest:
+        done = timeline.run.last_step or 0
+        coming = [b for b in plan.longest if b.step > done]
+        if not coming:
+            return None
+        longest = max(coming, key=lambda b: b.tokens)
+        if plan.peak_by_tokens:
+            value, low, high = interpolated(plan.peak_by_tokens, longest.tokens)
+            return LengthForecast(longest.tokens, value, low, high, float(longest.step), "plan")
+        line = observed_line(device, by="batch")
+        return None if line is None else _from_line(line, longest.tokens, float(longest.step))
+    tokens = timeline.budget_value("max_sequence_tokens")
+    if tokens is None or tokens <= track.longest_sequence:
+        return None
+    line = observed_line(device, by="sequence")
+    return None if line is None else _from_line(line, tokens, None)
+
+
+def observed_line(device: DeviceTrack, *, by: str) -> Line | None:
+    """The line of peak against length, where length explains the peak; cached in the track."""
+    track = device.memory
+    pairs = track.tokens.by_sequence if by == "sequence" else track.tokens.by_batch
+    least = LEAST_RECORDS if track.tokens.records_only else LEAST_PAIRS
+    if len(pairs) < least:
+        return None
+    line: Line | None = track.cached(f"length/{by}", track.tokens.total, lambda: _line(pairs, least))
+    return line
+
+
+def _line(pairs: list[tuple[float, float]], least: int) -> Line | None:
+    line = line_through(pairs, least=least)
+    if line is None or line.tau < EXPLAINED_TAU or line.low <= 0.0:
+        return None
+    longer = line_through(sorted(pairs)[len(pairs) // 2 :])
+    return longer if longer is not None and longer.slope > CONVEX * line.slope and longer.tau >= EXPLAINED_TAU else line
+
+
+def _from_line(line: Line, tokens: float, step: float | None) -> LengthForecast:
+    value, low, high = line.at(tokens)
+    return LengthForecast(tokens, value, low, high, step, "observed")
+
+
+def interpolated(table: list[list[float]], tokens: float) -> tuple[float, float, float]:
+    """(value, low, high) at `tokens` from [[tokens, bytes, low?, high?]]; beyond the ends the last slope goes on."""
+    rows = sorted(table)
+    columns = []
+    for place in (1, 2, 3):
+        points = [(r[0], r[place] if len(r) > place else r[1]) for r in rows]
+        columns.append(_at(points, tokens))
+    return columns[0], columns[1], columns[2]
+
+
+def _at(points: list[tuple[float, float]], x: float) -> float:
+    if len(points) == 1:
+        return points[0][1]
+    place = next((i for i in range(1, len(points)) if points[i][0] >= x), len(points) - 1)
+    (x0, y0), (x1, y1) = points[place - 1], points[place]
+    return y0 if x1 <= x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)

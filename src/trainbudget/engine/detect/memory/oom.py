@@ -1,0 +1,172 @@
+"""After an out-of-memory error: what happened, in numbers and one cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainbudget.engine.detect.base import BaseDetector, Signal, View
+from trainbudget.engine.detect.memory.oom_causes import CAUSES, Crime, cause_of, crime_of
+from trainbudget.engine.detect.memory.standing import STANDING_EVIDENCE, gib, standing
+from trainbudget.engine.oom_message import is_device_oom, parse_oom
+from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.device import DeviceTrack
+from trainbudget.engine.tracks.run import Moment
+from trainbudget.findings import CodeRecord, Route, Severity
+
+#: Seconds after which an error that nothing followed is taken as what it looks like: the end of the run.
+SETTLE_S = 5.0
+#: An exception this soon after an `oom` event is the same error.
+SAME_S = 10.0
+_WORDS = {
+    "longest_batch": "a longer batch than any before",
+    "leak": "memory had leaked",
+    "fragmentation": "the cache is fragmented: enough was reserved, nothing of it in one piece",
+    "foreign_memory": "another process holds the memory",
+    "optimizer_state": "the optimizer's state came on top",
+    "eval_accumulation": "the evaluation kept its outputs on the GPU",
+    "checkpoint_gather": "the checkpoint was gathered on the GPU",
+    "true_capacity": "the run needs more than the device has",
+    "pending_stream_frees": "memory freed on another stream is not reusable yet",
+    "epoch_end": "what is done at an epoch's end did not fit",
+    "sibling_ranks": "contexts of other ranks hold the memory",
+}
+
+
+class Oom(BaseDetector):
+    """A device ran out of memory: the post-mortem."""
+
+    record = CodeRecord(
+        code="oom",
+        family="memory",
+        severity=Severity.CRITICAL,
+        title="Out of GPU memory",
+        condition="The framework reported that a device allocation failed, or an exception says so. Information inside a trial "
+        "phase (a search for the batch size), warning where training began again or went on, else critical.",
+        silent="For errors of the host's memory (host_memory_forecast).",
+        evidence={
+            **STANDING_EVIDENCE,
+            "requested_bytes": "the allocation that failed",
+            "allocated_bytes": "in use at the failure",
+            "cached_bytes": "reserved and not in use at the failure",
+            "free_bytes": "free on the device at the failure",
+            "total_bytes": "as the error says",
+            "pending_bytes": "freed on another stream, not reusable yet",
+            "phase": "where it happened",
+            "step": "the last step that completed",
+            "batch_size": "of the attempt that failed, where told",
+        },
+        causes=CAUSES,
+        levers=("L09", "L10", "L37", "L28", "L19", "L39"),
+        route=Route.PAGE,
+        runbook="The cause says what to change first: leak and eval_accumulation are bugs, not sizes; foreign_memory and "
+        "sibling_ranks are not your batch; fragmentation is a setting; only longest_batch, optimizer_state and true_capacity "
+        "need less memory. `trainbudget plan` says what fits.",
+    )
+
+    def __init__(self) -> None:
+        self._handled: tuple[float, int] = (-1.0, 0)  # time of the newest handled moment, moments handled at that time
+        self._pending: list[tuple[Moment, Crime, str, dict[str, object]]] = []
+        self._last_oom_s = -1e9
+
+    def check(self, view: View) -> Iterable[Signal]:
+        timeline = view.timeline
+        for moment in self._new(timeline):
+            self._take(moment, timeline)
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        for entry in pending:
+            moment, crime, cause, evidence = entry
+            severity = severity_of(moment, crime, timeline)
+            if severity is None:
+                self._pending.append(entry)
+                continue
+            device = f" on GPU {crime.gpu}" if crime.gpu is not None else ""
+            asked = f"{gib(crime.requested)} asked" if crime.requested is not None else "the request"
+            held = f", {gib(crime.allocated)} in use" if crime.allocated is not None else ""
+            yield Signal(
+                "oom",
+                gpu=crime.gpu,
+                phase=crime.phase,
+                cause=cause,
+                severity=severity,
+                summary=f"out of memory{device}: {_WORDS[cause]} ({asked}{held})",
+                evidence=evidence,
+                once=True,
+            )
+
+    def _new(self, timeline: Timeline) -> list[Moment]:
+        """Moments since the last look, oldest first. They are kept in order of time; several may share one."""
+        moments = timeline.run.moments
+        since, done = self._handled
+        if not moments or moments[-1].t_s < since:
+            return []
+        fresh: list[Moment] = []
+        for moment in reversed(moments):
+            if moment.t_s < since:
+                break
+            fresh.append(moment)
+        fresh.reverse()
+        same = [m for m in fresh if m.t_s == since]
+        fresh = same[done:] + [m for m in fresh if m.t_s > since]
+        if fresh:
+            newest = fresh[-1].t_s
+            self._handled = (newest, sum(1 for m in moments if m.t_s == newest))
+        return fresh
+
+    def _take(self, moment: Moment, timeline: Timeline) -> None:
+        if moment.event == "oom":
+            self._last_oom_s = moment.t_s
+        elif moment.event == "exception":
+            if moment.t_s - self._last_oom_s <= SAME_S:
+                return
+            if not is_device_oom(moment.detail.get("type"), moment.detail.get("message")):
+                return
+            self._last_oom_s = moment.t_s
+        else:
+            return
+        device = _device(moment, timeline)
+        crime = crime_of(moment, device, timeline)
+        cause = cause_of(crime, device, timeline)
+        evidence: dict[str, object] = standing(device, timeline).evidence() if device is not None else {}
+        session = timeline.run.session
+        evidence.update(
+            requested_bytes=crime.requested,
+            allocated_bytes=crime.allocated,
+            cached_bytes=crime.cached,
+            free_bytes=crime.free,
+            total_bytes=crime.total,
+            pending_bytes=crime.pending,
+            phase=crime.phase,
+            step=timeline.run.last_step,
+            batch_size=session.batch_size if session is not None else None,
+        )
+        self._pending.append((moment, crime, cause, evidence))
+
+
+def severity_of(moment: Moment, crime: Crime, timeline: Timeline) -> Severity | None:
+    """Info in a trial, warning where training went on or began again, critical where it ended; None = not known yet."""
+    run = timeline.run
+    if crime.phase == "trial" or (run.in_phase("trial") and moment.event == "oom"):
+        return Severity.INFO
+    if moment.event == "exception" or run.end is not None:
+        return Severity.CRITICAL
+    session = run.session
+    if session is not None and session.begin_s > moment.t_s:
+        return Severity.WARNING
+    if any(m.event == "exception" and m.t_s >= moment.t_s for m in reversed(run.moments)):
+        return Severity.CRITICAL
+    if timeline.last_step is not None and timeline.last_step.event.t_s > moment.t_s:
+        return Severity.WARNING
+    return Severity.CRITICAL if timeline.since(moment.t_s) >= SETTLE_S else None
+
+
+def _device(moment: Moment, timeline: Timeline) -> DeviceTrack | None:
+    gpu = moment.detail.get("gpu")
+    if gpu is None:
+        said = parse_oom(moment.detail.get("message"))
+        # The ordinal in a message is the process' own numbering: the logical index where all owned devices are listed.
+        gpu = said.gpu if said is not None else None
+    if isinstance(gpu, int) and gpu in timeline.gpus:
+        return timeline.gpus[gpu]
+    return timeline.owned[0] if len(timeline.owned) == 1 else None
