@@ -185,9 +185,7 @@ class Ledger:
         span = 3.0 * record.interval_s * record.count
         since = self._time.now_s - span
         values = [
-            d.utilization_last_minute(minimum=WAIT_READINGS)
-            if span <= 60.0
-            else d.utilization_mean(since, minimum=WAIT_READINGS)
+            d.utilization_last_minute(minimum=WAIT_READINGS) if span <= 60.0 else d.utilization_mean(since, minimum=WAIT_READINGS)
             for d in self._time.owned
         ]
         return max((v for v in values if v is not None), default=None)
@@ -204,7 +202,13 @@ class Ledger:
         """The step's own seconds by bucket; sums to its duration. What is not known stays in compute."""
         whole = record.duration_s * record.count
         idle = max(0.0, whole - event.gpu_busy_s) if event.gpu_busy_s is not None else 0.0
+        if self._time.last_spike is not None and record is self._time.last_step and self._time.recompiled:
+            compiled = idle if event.gpu_busy_s is not None else self._time.last_spike.extra_s
+            return [("warmup", compiled), ("compute", whole - compiled)]
         optimizer = event.optimizer_s or 0.0
+        if optimizer > OFFLOAD_SHARE * whole and event.gpu_busy_s is None:
+            utilization = self._utilization(record)
+            idle = min(optimizer, (1.0 - utilization) * whole) if utilization is not None else 0.0
         offload = min(idle, optimizer) if optimizer > OFFLOAD_SHARE * whole else 0.0
         communication = min(event.communication_s or 0.0, whole - idle)
         compute = whole - idle - communication

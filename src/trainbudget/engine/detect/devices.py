@@ -37,7 +37,9 @@ def mean_utilization(timeline: Timeline, device: DeviceTrack) -> float | None:
     if not fresh(timeline, device):
         return None
     value = device.utilization_last_minute()
-    return value if value is not None else device.utilization_mean(timeline.now_s - 11.0 * spacing_s(timeline, device), minimum=5)
+    if value is None:
+        value = device.utilization_mean(timeline.now_s - 11.0 * spacing_s(timeline, device), minimum=5)
+    return None if value is None else max(0.0, value)  # a running sum may end a hair below zero
 
 
 def busiest_utilization(timeline: Timeline) -> float | None:
