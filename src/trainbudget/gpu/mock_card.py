@@ -33,6 +33,7 @@ _HOT_C = 97.0
 _HELD_C = 88.0  # where a slowed clock keeps a hot card
 _SLOWDOWN_C = 85.0
 _TEMPERATURE_SECONDS = 18.0  # time constant of heat sink and fan together
+_FANLESS_SECONDS = 6.0  # of the chip alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,8 @@ class CardBody:
     def _warm_up(self, load: Load, elapsed_s: float, slowed: bool) -> None:
         top_c = _BUSY_C if not load.hot else _HELD_C if slowed else _HOT_C
         target_c = _AMBIENT_C + (top_c - _AMBIENT_C) * (0.2 if load.spinning else load.utilization_ratio)
-        self._temperature_c += (target_c - self._temperature_c) * -math.expm1(-elapsed_s * self._speed / _TEMPERATURE_SECONDS)
+        constant_s = _FANLESS_SECONDS if load.hot else _TEMPERATURE_SECONDS
+        self._temperature_c += (target_c - self._temperature_c) * -math.expm1(-elapsed_s * self._speed / constant_s)
 
 
 def noise(seed: int, position: int) -> float:

@@ -18,6 +18,8 @@ _CACHE_RATIO = 1.03
 #: What the allocator can take at most.
 _ROOM_BYTES = MEMORY_LIMIT_BYTES - CONTEXT_BYTES
 _END_OF_STORY = 0.9
+#: What comes and goes beside the leak: without it a forecast would have no interval.
+_LEAK_JITTER_BYTES = 24 * 2**20
 #: Without sequence lengths the long batch comes here, this much longer than the others.
 _LONG_AT, _LONG_RATIO = 0.6, 1.9
 #: How many steps a cache that was emptied needs to fill again.
@@ -42,7 +44,7 @@ def after_step(scenario: str, before: Allocation, note: StepNote, progress: floa
     end = min(progress / _END_OF_STORY, 1.0)
     rest, peak = _REST_BYTES, _PEAK_BYTES * (1 + 0.004 * shake)
     if scenario == "leak":
-        grown = (_ROOM_BYTES / _CACHE_RATIO - _PEAK_BYTES) * end
+        grown = (_ROOM_BYTES - _PEAK_BYTES) * end + _LEAK_JITTER_BYTES * shake
         rest, peak = rest + grown, peak + grown
     elif scenario == "long_batch":
         peak = rest + (peak - rest) * _length_ratio(before, note, progress)

@@ -112,7 +112,8 @@ def test_a_leak_grows_steadily_and_meets_the_limit_before_the_end(steps):
     rest = [fact.allocated_bytes for fact in done.allocators]
     growth = [b - a for a, b in itertools.pairwise(rest)][: int(steps * 0.85)]
     assert min(growth) > 0
-    assert max(growth) < 1.01 * min(growth)
+    half = len(growth) // 2
+    assert statistics.mean(growth[half:]) == pytest.approx(statistics.mean(growth[:half]), rel=0.05)
     held = [fact.reserved_bytes for fact in done.allocators]
     assert held[steps // 2] < 0.85 * MEMORY_LIMIT_BYTES
     assert held[-1] + CONTEXT_BYTES == pytest.approx(MEMORY_LIMIT_BYTES, rel=0.001)
@@ -267,7 +268,7 @@ def test_a_length_learnt_in_mid_run_does_not_make_the_story_jump():
     done.backend.observe(Step(t_s=done.now_s + 0.25, step=101, start_s=done.now_s))
     done.now_s += 0.25
     assert done.take().memory_used_bytes >= before
-    assert done.allocators[-1].allocated_bytes >= done.allocators[-2].allocated_bytes
+    assert done.allocators[-1].allocated_bytes == pytest.approx(done.allocators[-2].allocated_bytes, rel=0.01)
 
 
 def test_own_process_is_on_its_own_card_only():
