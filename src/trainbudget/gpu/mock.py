@@ -20,7 +20,7 @@ from trainbudget.gpu.protocol import GPU_IS_LOST, NOT_SUPPORTED, BackendName, Gp
 #: What each scenario shows, for help texts.
 SCENARIOS = {
     "healthy": "a card that works well",
-    "idle": "a card that holds memory and never works",
+    "idle": "a card that the training never touches, because it runs on the CPU by mistake",
     "input_bound": "a card that waits for data exactly as long as the training says it does",
     "leak": "memory that grows at every step and would meet the limit before the end",
     "long_batch": "peaks that follow the longest sequence of each batch",
@@ -144,7 +144,7 @@ class MockBackend:
     def observe(self, event: AnyEvent) -> None:
         with self._lock:
             note = self._view.observe(event)
-            if note is not None:
+            if note is not None and self.scenario != "idle":
                 self._allocation = after_step(self.scenario, self._allocation, note, self._view.progress, self._seed)
                 self._pending.append(self._allocator_fact(note))
 
@@ -159,8 +159,8 @@ class MockBackend:
         with self._lock:
             activity = self._view.activity(now_s)
             progress = self._view.progress
-            trains = self._rank_of(index) < self._training_ranks
             own = self._rank_of(index) == self._rank
+            trains = self._rank_of(index) < self._training_ranks and not (own and self.scenario == "idle")
             if self.scenario == "lost" and own and progress >= _LOST_AT:
                 return Reading(t_s=now_s, gpu=index, errors=dict.fromkeys(("handle", *_ASKED), GPU_IS_LOST))
             telemetry = self._bodies[self._rank_of(index)].live(self._load(activity, progress, trains, own), now_s)
@@ -181,7 +181,7 @@ class MockBackend:
         return (index + 1) % self._gpus
 
     def _load(self, activity: Activity, progress: float, trains: bool, own: bool) -> card.Load:
-        if not trains or (self.scenario == "idle" and own):
+        if not trains:
             return card.Load()
         if self.scenario == "hang" and activity.standing:
             return card.Load(utilization_ratio=1.0, spinning=True)
