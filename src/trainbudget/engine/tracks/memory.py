@@ -130,10 +130,11 @@ class MemoryTrack:
         if event.ooms is not None:
             self._ooms = event.ooms
         self._take_outside(event, device)
+        peak = self._window_peak(event)  # always: a counter's rise in a trial or a failure is no rise of the next line
         if failed:
             self._fail(event)
         else:
-            self._take(event, timeline)
+            self._take(event, peak, timeline)
         self._last, self._last_s = event, event.t_s
 
     # --- readings off
@@ -206,11 +207,10 @@ class MemoryTrack:
         self._floor.clear()
         self._epoch = None
 
-    def _take(self, event: Allocator, timeline: Timeline) -> None:
+    def _take(self, event: Allocator, peak: float | None, timeline: Timeline) -> None:
         run = timeline.run
         if any(p.phase in IGNORED_PHASES for p in run.open):
             return
-        peak = self._window_peak(event)
         highest = peak if peak is not None else event.allocated_bytes
         self._take_highest(event, highest, timeline)
         if not run.training or event.allocated_bytes is None:

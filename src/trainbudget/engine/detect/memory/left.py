@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.memory.standing import GIB, STANDING_EVIDENCE, gib, standing
+from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
 _EXCESS = (
@@ -74,6 +76,24 @@ class LeftoverMemory(BaseDetector):
             )
 
 
+def resume_excess(device: DeviceTrack, timeline: Timeline) -> tuple[float, float, str] | None:
+    """(excess, expected, against what) of a resumed session, in bytes; None where it is less than 10 % or not known."""
+    session, track = timeline.run.session, device.memory
+    if session is None or session.resumed_at_step is None or track.session is not session or track.rest.total < LEAST_LINES:
+        return None
+    level = track.level_bytes or 0.0
+    budget = timeline.budget.get("memory_peak_bytes")
+    if budget is not None and track.session_peak is not None:
+        # The peak that lasts: level at rest plus what a step adds, not the moment of loading.
+        lasting = level + track.transient_bytes if track.transients else track.session_peak
+        excess, expected, against = lasting - max(budget.high or 0.0, budget.value), budget.value, "budget"
+    elif track.previous_rest is not None:
+        excess, expected, against = level - track.previous_rest, track.previous_rest, "session"
+    else:
+        return None
+    return (excess, expected, against) if excess >= 0.10 * expected else None
+
+
 class ResumeExcess(BaseDetector):
     """After a resume the run holds more than the same run needs."""
 
@@ -106,19 +126,8 @@ class ResumeExcess(BaseDetector):
         session = timeline.run.session
         if session is None or session.resumed_at_step is None or not timeline.run.training:
             return
-        budget = timeline.budget.get("memory_peak_bytes")
         for device in timeline.owned:
-            track = device.memory
-            if track.session is not session or track.rest.total < LEAST_LINES:
-                continue
-            level = track.level_bytes or 0.0
-            found = None
-            if budget is not None and track.session_peak is not None:
-                # The peak that lasts: level at rest plus what a step adds, not the moment of loading.
-                lasting = level + track.transient_bytes if track.transients else track.session_peak
-                found = (lasting - max(budget.high or 0.0, budget.value), budget.value, "budget")
-            elif track.previous_rest is not None:
-                found = (level - track.previous_rest, track.previous_rest, "session")
+            found = resume_excess(device, timeline)
             if found is None:
                 continue
             excess, expected, against = found

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
+from trainbudget.engine.detect.memory.left import LEAST_LINES, resume_excess
+from trainbudget.engine.detect.memory.spill import PLATFORMS, slowed
 from trainbudget.engine.detect.memory.standing import GIB, STANDING_EVIDENCE, Standing, gib, standing
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.memory import MemoryTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+
+#: Findings that say why there is no room, and more than that.
+_EXPLAINED = frozenset({"memory_leak", "oom_forecast", "foreign_memory", "stale_holder", "rank_extra_memory", "resume_excess"})
 
 
 class MemoryPressure(BaseDetector):
@@ -22,7 +27,7 @@ class MemoryPressure(BaseDetector):
         condition="The allocator flushes its cache in every second step or more (the steps wait for it); or the peak leaves less "
         "than 3 % of the limit (information: 5 %); or the cache leaves less than 1 GiB for libraries outside of it.",
         silent="For a cache that is large but can be given back; in trials; while the driver moves data to the host "
-        "(system_memory_spill); without a limit, as far as room is concerned.",
+        "(system_memory_spill); where a leak, others on the device or a resume are found as the reason; without a limit.",
         evidence={
             **STANDING_EVIDENCE,
             "room_bytes": "limit minus context, others and the highest peak",
@@ -69,7 +74,7 @@ class MemoryPressure(BaseDetector):
         for device in timeline.owned:
             if device.memory.session_peak is None:
                 continue
-            signal = self._flushes(device, view) or self._starved(device, view) or next(self._room(device, view), None)
+            signal = self._flushes(device, view) or self._starved(device, view) or self._room(device, view)
             if signal is not None:
                 yield signal
 
@@ -111,22 +116,27 @@ class MemoryPressure(BaseDetector):
             {"free_bytes": device.last.memory_free_bytes if device.last is not None else None, "why": "starved"},
         )
 
-    def _room(self, device: DeviceTrack, view: View) -> Iterator[Signal]:
+    def _room(self, device: DeviceTrack, view: View) -> Signal | None:
         track = device.memory
         limit = device.info.memory_limit_bytes or device.info.memory_total_bytes
         # Cheap question first: most runs are far away.
         if track.rest.total < 5 or limit is None:
-            return
+            return None
         if (track.session_peak or 0.0) < 0.6 * limit and not device.info.unified_memory:
-            return
+            return None
+        if not view.raised.isdisjoint(_EXPLAINED):
+            return None
         now = standing(device, view.timeline)
         if now.capacity is None or now.limit is None or now.peak is None:
-            return
+            return None
         room = now.capacity - now.peak
         if room >= view.limit(self.record, "info_ratio") * now.limit:
-            return
+            return None
+        host = view.timeline.header.host
+        if host is not None and host.platform in PLATFORMS and (slowed(view.timeline) or 0.0) >= 2.0:
+            return None  # it may be spilling: that is another finding
         tight = room < view.limit(self.record, "warning_ratio") * now.limit
-        yield self._signal(
+        return self._signal(
             device,
             now,
             Severity.WARNING if tight else Severity.INFO,
@@ -161,6 +171,14 @@ def retry_rate(track: MemoryTrack) -> tuple[float, float] | None:
     return None
 
 
+def explained_by_resume(device: DeviceTrack, view: View) -> bool:
+    """Whether the excess came with a resume; not told before the resumed session has settled."""
+    session = view.timeline.run.session
+    if session is None or session.resumed_at_step is None:
+        return False
+    return device.memory.rest.total < LEAST_LINES or resume_excess(device, view.timeline) is not None
+
+
 class MemoryOverBudget(BaseDetector):
     """The peak exceeds what was planned."""
 
@@ -182,14 +200,14 @@ class MemoryOverBudget(BaseDetector):
 
     def check(self, view: View) -> Iterable[Signal]:
         budget = view.timeline.budget.get("memory_peak_bytes")
-        if budget is None or "resume_excess" in view.raised:
+        if budget is None:
             return
         high = max(budget.high or 0.0, budget.value * (1.0 + view.limit(self.record, "over_ratio")))
         for device in view.timeline.owned:
             peak = device.memory.session_peak
             if peak is None and device.memory.lines == 0 and device.peak_used_bytes is not None:
                 peak = device.peak_used_bytes - standing(device, view.timeline).context
-            if peak is not None and peak > high:
+            if peak is not None and peak > high and not explained_by_resume(device, view):
                 yield Signal(
                     "memory_over_budget",
                     gpu=device.index,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.memory.standing import GIB, STANDING_EVIDENCE, gib, standing
+from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
@@ -13,6 +14,15 @@ from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 PLATFORMS = ("windows", "wsl")
 #: Steps that must be slow: one long batch is not a spill.
 LEAST_STEPS = 3
+
+
+def slowed(timeline: Timeline) -> float | None:
+    """Median of the newest steps over that of the first steady ones, or None before either is known."""
+    baseline, recent = timeline.steps.baseline_s(), timeline.steps.recent
+    if not baseline or len(recent) < LEAST_STEPS:
+        return None
+    newest = sorted(recent[-place].duration_s for place in range(1, LEAST_STEPS + 1))
+    return newest[len(newest) // 2] / baseline
 
 
 class SystemMemorySpill(BaseDetector):
@@ -52,12 +62,8 @@ class SystemMemorySpill(BaseDetector):
         host = timeline.header.host
         if host is None or host.platform not in PLATFORMS or not timeline.run.training:
             return
-        baseline = timeline.steps.baseline_s()
-        if not baseline or len(timeline.steps.recent) < LEAST_STEPS:
-            return
-        newest = sorted(r.duration_s for r in list(timeline.steps.recent)[-LEAST_STEPS:])
-        median = newest[len(newest) // 2]
-        if median < view.limit(self.record, "slow_ratio") * baseline:
+        slow = slowed(timeline)
+        if slow is None or slow < view.limit(self.record, "slow_ratio"):
             return
         for device in timeline.owned:
             track = device.memory
@@ -68,13 +74,13 @@ class SystemMemorySpill(BaseDetector):
             yield Signal(
                 "system_memory_spill",
                 gpu=device.index,
-                summary=f"steps take {median / baseline:.1f} times as long since the device is full: the driver moves data to "
+                summary=f"steps take {slow:.1f} times as long since the device is full: the driver moves data to "
                 f"the host ({gib(device.last.memory_used_bytes if device.last is not None else None)} in use)",
                 evidence={
                     **standing(device, timeline).evidence(),
                     "free_bytes": device.last.memory_free_bytes if device.last is not None else None,
-                    "slow_ratio": round(median / baseline, 2),
-                    "step_time_s": round(median, 3),
+                    "slow_ratio": round(slow, 2),
+                    "step_time_s": round(slow * (timeline.steps.baseline_s() or 0.0), 3),
                     "platform": host.platform,
                 },
             )
