@@ -51,6 +51,8 @@ GAP_FLOOR_S = 30.0
 #: Hang = no step for this many median steps, at least this long (contract).
 HANG_STEPS = 10.0
 HANG_FLOOR_S = 120.0
+#: A run that compiles may compile again for a new shape, about as long as it did first: twice that is no compilation.
+COMPILE_TIMES = 2.0
 #: A total of steps beyond this is "unknown" written as a number (sys.maxsize, 2**31 - 1): a step a microsecond for a day.
 STEPS_ABSURD = 1e9
 #: Phases in which nobody expects a step.
@@ -189,7 +191,13 @@ class Timeline:
     def hang_after_s(self) -> float:
         """Seconds without a step after which a run hangs."""
         usual = max(self.steps.median_s() or 0.0, self._usual_interval_s())
-        return max(HANG_STEPS * usual, HANG_FLOOR_S)
+        return max(HANG_STEPS * usual, HANG_FLOOR_S, COMPILE_TIMES * self._compile_s())
+
+    def _compile_s(self) -> float:
+        """How long compiling has taken so far, 0 in runs that do not compile."""
+        if self.compiles is False or (self.compiles is None and not self.spikes.compiled_first):
+            return 0.0
+        return max(self.spikes.compile_s or 0.0, self.run.phase_seconds.get("compile", 0.0))
 
     @property
     def stalled_since_s(self) -> float | None:
@@ -292,7 +300,7 @@ class Timeline:
         for phase in _newest(self.run.closed, since):
             phase_s += max(0.0, self.wall_s(phase.end_s) - max(since, self.wall_s(phase.start_s)))
         self.last_step = self.steps.on_step(event, min(start_s, end_s), end_s, phase_s)
-        self.last_spike = self.spikes.on_step(self.last_step, self.steps, self.run.recompiles, self.pauses)
+        self.last_spike = self.spikes.on_step(self.last_step, self.steps, self.run.recompiles, self.pauses, self.owned)
         if event.loss is not None or event.grad_norm is not None:
             self.learning.on_step(event)
 

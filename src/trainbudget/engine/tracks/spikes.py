@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.pauses import PauseTrack
 from trainbudget.engine.tracks.steps import StepRecord, StepTrack
 
@@ -43,41 +45,64 @@ class SpikeTrack:
     def __init__(self) -> None:
         self.recent: deque[Spike] = deque(maxlen=64)
         self.compiled_first: bool | None = None
-        self._first: StepRecord | None = None
+        self.compile_s: float | None = None  # longest first step of a session that stood out: how long a compilation takes
+        self._first: tuple[float, float | None] | None = None  # of the session's first step: seconds, idle seconds
         self._recompiles: float | None = None
 
     def begin_session(self) -> None:
         self.compiled_first = None
         self._first = None
 
-    def on_step(self, record: StepRecord, steps: StepTrack, recompiles: float | None, pauses: PauseTrack) -> Spike | None:
-        """Look at a step that was just added to `steps`; the spike it is, or None."""
+    def on_step(
+        self,
+        record: StepRecord,
+        steps: StepTrack,
+        recompiles: float | None,
+        pauses: PauseTrack,
+        devices: Iterable[DeviceTrack] = (),
+    ) -> Spike | None:
+        """Look at a step that was just added to `steps`; the spike it is, or None.
+
+        `devices` are asked how idle they were where the step itself does not tell.
+        """
         grown = recompiles is not None and recompiles > (self._recompiles or 0.0)
         self._recompiles = recompiles if recompiles is not None else self._recompiles
         baseline_s = steps.baseline_s()
         if baseline_s is None or steps.warming:
             if self._first is None:
-                self._first = record
+                self._first = (record.duration_s, _idle_s(record, devices))
             return None
         if self.compiled_first is None:
-            self.compiled_first = self._first is not None and _compile_like(self._first, baseline_s)
+            self.compiled_first = self._first is not None and _compile_like(*self._first, baseline_s)
+            if self._first is not None and self._first[0] >= SPIKE_RATIO * baseline_s:
+                self.compile_s = max(self.compile_s or 0.0, self._first[0])
         # The baseline is a constant and cheap; the median of now is asked only when a step stands out against it.
         if record.count > 1 or record.duration_s < SPIKE_RATIO * baseline_s or record.duration_s - baseline_s < SPIKE_S:
             return None
         usual_s = steps.median_s() or baseline_s
         if record.duration_s < SPIKE_RATIO * usual_s or record.duration_s - usual_s < SPIKE_S:
             return None
-        idle_s = None if record.busy_s is None else max(0.0, record.duration_s - record.busy_s)
+        idle_s = _idle_s(record, devices)
         gc_s = pauses.since(record.event.start_s if record.event.start_s is not None else record.event.t_s)[0]
         spike = Spike(record.event.t_s, record.step, record.duration_s, usual_s, idle_s, gc_s, grown)
         self.recent.append(spike)
         return spike
 
 
-def _compile_like(first: StepRecord, usual_s: float) -> bool:
-    long = first.duration_s >= max(COMPILE_FIRST_S, COMPILE_FIRST_RATIO * usual_s)
-    idle = first.busy_s is not None and first.duration_s - first.busy_s >= IDLE_SHARE * first.duration_s
-    return long and idle
+def _compile_like(first_s: float, idle_s: float | None, usual_s: float) -> bool:
+    long = first_s >= max(COMPILE_FIRST_S, COMPILE_FIRST_RATIO * usual_s)
+    return long and idle_s is not None and idle_s >= IDLE_SHARE * first_s
+
+
+def _idle_s(record: StepRecord, devices: Iterable[DeviceTrack]) -> float | None:
+    """Seconds of a long step in which the GPU was idle: measured, else from the utilization of the busiest device in it."""
+    if record.busy_s is not None:
+        return max(0.0, record.duration_s - record.busy_s)
+    start_s = record.event.start_s
+    if start_s is None or record.duration_s < SPIKE_S:
+        return None
+    known = [u for d in devices if (u := d.utilization_mean(start_s, minimum=3)) is not None]
+    return (1.0 - min(1.0, max(known))) * record.duration_s if known else None
 
 
 def is_recompile(spike: Spike, compiles: bool | None, compiled_first: bool | None) -> bool:

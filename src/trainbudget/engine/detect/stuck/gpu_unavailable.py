@@ -36,6 +36,8 @@ class GpuUnavailable(BaseDetector):
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
+        if timeline.run.end is not None:
+            return
         error = timeline.header.backend_error
         if error is not None and timeline.last_reading_s is None and str(error.code) not in NO_GPU:
             yield self._signal(error.code, error.text, f"no GPU data: {error.text or error.code}")

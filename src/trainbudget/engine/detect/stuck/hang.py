@@ -109,7 +109,6 @@ class Hang(BaseDetector):
         after = closed.phase if closed is not None and last is not None and closed.end_s > last.event.t_s else None
         yield Signal(
             "hang",
-            phase=None,
             summary=f"no step for {silent_s:.0f} s{f', since the {after} ended' if after else ''}, "
             f"a step takes {timeline.steps.median_s() or 0.0:.2g} s",
             evidence={

@@ -73,13 +73,11 @@ def suspect_ranks(timeline: Timeline) -> tuple[int, ...]:
         word = track.last
         if word is None:
             continue
-        away = word.state is not None and word.state != "running"
-        idle = word.utilization_ratio is not None and word.utilization_ratio < IDLE_UTILIZATION
         # One step of difference is how ranks arrive; a word from before the stop is older by some steps more.
         stopped_s = timeline.run.last_progress_s or 0.0
         allowed = 1 if word.t_s > stopped_s else _steps_of_delay(timeline)
         behind = newest is not None and word.step is not None and word.step < newest - allowed
-        if away or idle or behind:
+        if _away(word) or behind:
             out.append(track.rank)
     everybody = len(timeline.ranks) + 1
     return tuple(sorted(out)) if len(out) < everybody else ()
@@ -98,7 +96,17 @@ def device_spins(timeline: Timeline, device: DeviceTrack) -> bool:
         return limit is not None and power < SPIN_LIMIT_RATIO * limit
     memory = device.last.memory_utilization_ratio if device.last is not None else None
     usual_memory = device.load.memory_utilization_ratio
-    return memory is not None and usual_memory is not None and memory < SPIN_MEMORY_RATIO * usual_memory
+    if memory is not None and usual_memory is not None:
+        return memory < SPIN_MEMORY_RATIO * usual_memory
+    # Neither is told: a GPU that is busy for ever without a step while a peer is away waits for that peer.
+    return any(r.last is not None and _away(r.last) for r in timeline.ranks.values())
+
+
+def _away(word: Rank) -> bool:
+    """Whether a rank left, failed, fell silent or has no work."""
+    if word.state is not None and word.state != "running":
+        return True
+    return word.utilization_ratio is not None and word.utilization_ratio < IDLE_UTILIZATION
 
 
 def _has_peers(timeline: Timeline) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.devices import busiest_utilization
+from trainbudget.engine.detect.devices import busiest_utilization, fresh
 from trainbudget.engine.detect.waiting.input_cause import InputEvidence, cause_of, evidence_of, is_burst
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.step_shares import StepShares
@@ -65,9 +65,10 @@ class InputBound(BaseDetector):
             yield from self._cold_cache(view, shares)
         if shares.wait_ratio < view.limit(self.record, "info_ratio") or not timeline.run.training:
             return
-        ratio, assumed = idle_wait_ratio(timeline, shares)
-        if ratio < view.limit(self.record, "info_ratio"):
+        idle = idle_wait_ratio(timeline, shares)
+        if idle is None or idle[0] < view.limit(self.record, "info_ratio"):
             return
+        ratio, assumed = idle
         evidence = evidence_of(timeline, shares)
         if not is_burst(evidence) and (shares.wait_median_s or 0.0) < 0.25 * shares.wait_s:
             return  # a few long waits, not a steady one: other codes say why
@@ -114,14 +115,18 @@ class InputBound(BaseDetector):
             yield self._signal(view, shares, evidence, cause=cause, ratio=ratio, assumed=True)
 
 
-def idle_wait_ratio(timeline: Timeline, shares: StepShares) -> tuple[float, bool]:
-    """Share of the time in which data is waited for and the GPU is idle; and whether the latter is only assumed."""
+def idle_wait_ratio(timeline: Timeline, shares: StepShares) -> tuple[float, bool] | None:
+    """Share of the time in which data is waited for and the GPU is idle; and whether the latter is only assumed.
+
+    None while it will soon be known. It is assumed only of devices that never tell their utilization.
+    """
     wait = shares.wait_ratio or 0.0
     if shares.wait_idle_ratio is not None:
         return shares.wait_idle_ratio, False
     utilization = busiest_utilization(timeline)
-    if utilization is None or timeline.run.open:
-        return wait, True
+    if utilization is None:
+        soon = any("utilization" in d.answered and fresh(timeline, d) for d in timeline.owned)
+        return None if soon else (wait, True)
     return min(wait, 1.0 - utilization), False
 
 

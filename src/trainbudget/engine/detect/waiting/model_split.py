@@ -10,10 +10,11 @@ from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
-#: Readings by which two devices are compared, and how opposed they must be: independent ones of this many stay above -0.3
-#: in 99 of 100 cases (1 / sqrt(60) = 0.13 is the standard error of a correlation of nothing).
+#: Readings by which two devices are compared, and how opposed they must be: beyond five standard errors of a correlation of
+#: nothing (1 / sqrt(n)), which independent devices do not reach in years of looking.
 PAIRED_READINGS = 60
 OPPOSED = -0.35
+STANDARD_ERRORS = 5.0
 #: A wait for data this large explains half-idle GPUs by itself.
 WAIT_RATIO = 0.15
 
@@ -101,4 +102,5 @@ def _correlation(timeline: Timeline, first: DeviceTrack, second: DeviceTrack) ->
     spread_b = sum((b - mean_b) ** 2 for _, b in pairs)
     if spread_a <= 0.0 or spread_b <= 0.0:
         return None
-    return float(sum((a - mean_a) * (b - mean_b) for a, b in pairs) / (spread_a * spread_b) ** 0.5)
+    value = float(sum((a - mean_a) * (b - mean_b) for a, b in pairs) / (spread_a * spread_b) ** 0.5)
+    return value if abs(value) >= STANDARD_ERRORS / n**0.5 else 0.0

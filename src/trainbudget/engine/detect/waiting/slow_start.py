@@ -54,7 +54,9 @@ class SlowStart(BaseDetector):
         if len(run.sessions) > 1 or (session is not None and session.begin_s == self._judged):
             return  # a later train() of the same process pays no start-up again
         first_s = session.first_step_start_s if session is not None else None
-        seconds = timeline.wall_s(first_s) - timeline.started_s
+        if session is None and _interactive(timeline):
+            return  # nobody has asked for training yet
+        seconds = timeline.wall_s(first_s) - self._began_s(timeline)
         planned = _planned_s(timeline, seconds)
         known = first_s is not None and (planned is not None or timeline.steps.session_steps >= 100)
         if session is not None and known:
@@ -72,10 +74,21 @@ class SlowStart(BaseDetector):
             evidence={"startup_s": round(seconds, 1), "planned_run_s": planned, "phases_s": phases},
         )
 
+    def _began_s(self, timeline: Timeline) -> float:
+        """Wall second from which start-up counts: of the process; in a notebook, whose user thinks first, of the training."""
+        session = timeline.run.session
+        if session is not None and _interactive(timeline):
+            return timeline.wall_s(session.begin_s)
+        return timeline.started_s
+
     def _slow(self, view: View, seconds: float, planned: float | None) -> bool:
         if seconds >= view.limit(self.record, "for_s"):
             return True
         return planned is not None and seconds >= max(LEAST_S, view.limit(self.record, "run_ratio") * planned)
+
+
+def _interactive(timeline: Timeline) -> bool:
+    return timeline.header.host is not None and timeline.header.host.interactive is True
 
 
 def _planned_s(timeline: Timeline, startup_s: float) -> float | None:
