@@ -7,11 +7,12 @@ cards without one use the median of those that have one and a wider interval. On
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+
+import msgspec
 
 from trainbudget.plan.hardware import GpuSpec
 from trainbudget.plan.tracing.trace import OperatorCost, Phase, Trace
@@ -23,11 +24,12 @@ KERNEL_FLOOR_S = 4e-6
 HOST_FORWARD_S, HOST_BACKWARD_S = 12e-6, 7e-6
 #: Part of a link's one-way peak that large collectives reach (NCCL bus bandwidth on NVLink is 75-85 % of it).
 LINK_EFFICIENCY = 0.8
-#: Per GPU across nodes: one 200 Gbit/s adapter for each GPU, the usual layout of 8-GPU cloud nodes.
-NODE_LINK_BYTES_PER_S = 25e9
+#: Between nodes: a network adapter for each GPU, 200 Gbit/s beside Ampere, 400 Gbit/s beside later cards: the usual 8-GPU node.
+ADAPTER_BYTES_PER_S = {"old": 25e9, "new": 50e9}
 NODE_SIZE = 8
-#: Part of backward that gradient communication can hide behind: the last bucket never does.
-OVERLAP = 0.8
+#: Part of communication that shows as time. Collectives run beside the kernels but take their multiprocessors and bandwidth: on 142
+#: published FSDP runs "nothing is hidden" fits best on all three cards (`bench/step_time`), on the H100 by a factor of two.
+EXPOSED = 1.0
 #: A measured step repeats within this (clocks, data of other lengths).
 MEASURED_SPREAD = 0.05
 
@@ -75,26 +77,36 @@ class StepTime:
     notes: tuple[str, ...]
 
 
+class _CardRow(msgspec.Struct, frozen=True, kw_only=True):
+    gpu: str
+    precisions: tuple[str, ...]
+    matmul: float
+    attention: float
+    memory: float
+    low: float
+    high: float
+    rows: int
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True):
+    cards: tuple[_CardRow, ...]
+    default: _CardRow
+
+
 @lru_cache(maxsize=1)
-def _calibrations() -> dict[str, object]:
-    text = resources.files("trainbudget.plan").joinpath("data/calibration.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
+def _table() -> _Table:
+    data = resources.files("trainbudget.plan").joinpath("data/calibration.json").read_bytes()
+    return msgspec.json.decode(data, type=_Table)
 
 
 def calibration_of(gpu: GpuSpec, precision: str) -> Calibration:
-    """The efficiencies for a card and precision; those of the nearest kind when it has none of its own."""
-    table = _calibrations()
+    """The efficiencies for a card and precision; the other cards' median, and a wider interval, where it has none of its own."""
     family = {"bf16_pure": "bf16", "fp16_pure": "fp16"}.get(precision, precision)
-    for row in table["cards"]:  # type: ignore[attr-defined]
-        if row["gpu"] == gpu.name and family in row["precisions"]:
-            return Calibration(
-                matmul=row["matmul"], attention=row["attention"], memory=row["memory"], low=row["low"], high=row["high"],
-                source=f"{gpu.name}, calibrated on {row['rows']} published runs", own=True,
-            )
-    row = table["default"]  # type: ignore[assignment]
+    own = next((r for r in _table().cards if r.gpu == gpu.name and family in r.precisions), None)
+    row = own or _table().default
+    source = f"calibrated on {row.rows} published runs" if own else f"not calibrated for {gpu.name} {family}: as other cards"
     return Calibration(
-        matmul=row["matmul"], attention=row["attention"], memory=row["memory"], low=row["low"], high=row["high"],  # type: ignore[index]
-        source=f"{gpu.name} {family}, not calibrated: efficiencies of other cards", own=False,
+        matmul=row.matmul, attention=row.attention, memory=row.memory, low=row.low, high=row.high, source=source, own=own is not None
     )
 
 
@@ -122,13 +134,16 @@ def _phase_s(operators: Iterable[OperatorCost], gpu: GpuSpec, precision: str, ca
     return max(device, calls * host_s)
 
 
-def estimate_step_time(trace: Trace, gpu: GpuSpec, spec: TrainSpec, *, measured_s: float | None = None) -> StepTime:
+def estimate_step_time(
+    trace: Trace, gpu: GpuSpec, spec: TrainSpec, *, measured_s: float | None = None, calibration: Calibration | None = None
+) -> StepTime:
     """The time of one optimizer step of `spec` on `gpu`, from the operators of its trace.
 
     Args:
         measured_s: a measured optimizer step of this very configuration on this card; it replaces the estimate.
+        calibration: efficiencies to use instead of the table's.
     """
-    calibration = calibration_of(gpu, spec.precision)
+    calibration = calibration or calibration_of(gpu, spec.precision)
     by_phase = {p: [o for o in trace.operators if o.phase == p] for p in Phase}
 
     def phase(which: Phase, host_s: float) -> float:
@@ -138,7 +153,7 @@ def estimate_step_time(trace: Trace, gpu: GpuSpec, spec: TrainSpec, *, measured_
     forward_s = phase(Phase.FORWARD, HOST_FORWARD_S) * micro_steps
     backward_s = phase(Phase.BACKWARD, HOST_BACKWARD_S) * micro_steps
     optimizer_s = phase(Phase.OPTIMIZER, HOST_BACKWARD_S) / _optimizer_shards(spec)
-    communication_s, notes = exposed_communication_s(trace, gpu, spec, forward_s=forward_s, backward_s=backward_s)
+    communication_s, notes = exposed_communication_s(trace, gpu, spec)
     total = forward_s + backward_s + optimizer_s + communication_s
     if measured_s is not None:
         step = Estimate(
@@ -150,7 +165,7 @@ def estimate_step_time(trace: Trace, gpu: GpuSpec, spec: TrainSpec, *, measured_
         notes.append(f"{gpu.name} has no bf16 units: bf16 is emulated at the fp32 rate or slower; fp16 is faster")
     flops = float(model_flops(trace, spec)) * micro_steps
     peak = gpu.peak(_precision_rate(spec.precision))
-    tokens = _tokens(trace, spec)
+    tokens = _tokens(spec)
     return StepTime(
         step=step,
         forward_s=forward_s,
@@ -169,11 +184,10 @@ def _precision_rate(precision: str) -> str:
     return "fp16" if precision == "fp16_pure" else precision
 
 
-def _tokens(trace: Trace, spec: TrainSpec) -> float | None:
-    length = trace.sequence_length
-    if length is None or spec.task == "image_classification":
+def _tokens(spec: TrainSpec) -> float | None:
+    if spec.task == "image_classification":
         return None
-    return spec.micro_batch * length * spec.gradient_accumulation * spec.world_size
+    return spec.micro_batch * spec.sequence_length * spec.gradient_accumulation * spec.world_size
 
 
 def _optimizer_shards(spec: TrainSpec) -> int:
@@ -192,29 +206,33 @@ def model_flops(trace: Trace, spec: TrainSpec) -> int:
 
 
 def link_bytes_per_s(gpu: GpuSpec, world_size: int) -> float:
-    """One direction of what a collective over `world_size` ranks reaches per GPU."""
+    """Rate of a large collective over `world_size` ranks, per GPU and direction.
+
+    Rings cross nodes once for each adapter, so a node's adapters work together.
+    """
     inside = gpu.nvlink_bytes_per_s / 2 if gpu.nvlink_bytes_per_s else (gpu.pcie_bytes_per_s or 16e9) / 2  # PCIe is shared by pairs
-    return LINK_EFFICIENCY * (min(inside, NODE_LINK_BYTES_PER_S) if world_size > NODE_SIZE else inside)
+    adapters = NODE_SIZE * ADAPTER_BYTES_PER_S["new" if (gpu.sm or 0) >= 90 else "old"]
+    return LINK_EFFICIENCY * (inside if world_size <= NODE_SIZE else min(inside, adapters))
 
 
-def exposed_communication_s(
-    trace: Trace, gpu: GpuSpec, spec: TrainSpec, *, forward_s: float, backward_s: float
-) -> tuple[float, list[str]]:
-    """Seconds of communication in a step that computing does not hide, and what was assumed."""
+def exposed_communication_s(trace: Trace, gpu: GpuSpec, spec: TrainSpec) -> tuple[float, list[str]]:
+    """Seconds of communication in an optimizer step that computing does not hide, and what was assumed."""
     n = spec.world_size
     if n <= 1:
         return 0.0, []
-    rate, share = link_bytes_per_s(gpu, n), (n - 1) / n
-    item = 2 if spec.precision in ("bf16", "bf16_pure", "fp16", "fp16_pure") and spec.strategy not in ("ddp", "none") else 4
-    gradients = sum(p.elements * (p.item_bytes if spec.strategy == "ddp" else item) for p in trace.parameters if p.trainable)
+    rate = link_bytes_per_s(gpu, n)
+    nodes = f", {NODE_SIZE} GPUs and as many network adapters a node" if n > NODE_SIZE else ""
+    return EXPOSED * _wire_bytes(trace, spec) * (n - 1) / n / rate, [f"links assumed {rate / 1e9:.0f} GB/s a GPU{nodes}"]
+
+
+def _wire_bytes(trace: Trace, spec: TrainSpec) -> float:
+    """Bytes that collectives move for one GPU in an optimizer step, before the (n-1)/n of a ring."""
+    item = 2 if spec.precision in ("bf16", "bf16_pure", "fp16", "fp16_pure") and spec.strategy != "ddp" else 4
+    trained = sum(p.elements * min(p.item_bytes, item) for p in trace.parameters if p.trainable)
     weights = sum(p.elements * min(p.item_bytes, item) for p in trace.parameters)
-    reduce_s, gather_s = share * gradients / rate, share * weights / rate
-    notes = [f"links assumed {rate / 1e9:.0f} GB/s a GPU" + (f" ({NODE_SIZE} GPUs a node)" if n > NODE_SIZE else "")]
-    if spec.strategy == "ddp":  # all-reduce: twice the gradients, in the last micro-step's backward
-        return max(2 * reduce_s - OVERLAP * backward_s / spec.gradient_accumulation, 0.02 * reduce_s), notes
-    if spec.strategy in ("zero1", "zero2"):
-        times = spec.gradient_accumulation if spec.strategy == "zero2" else 1
-        return max(times * reduce_s - OVERLAP * backward_s, 0.0) + share * weights / rate, notes
-    gathers = spec.gradient_accumulation  # weights are gathered for forward and again for backward of every micro-step
-    hidden = max(gathers * gather_s - OVERLAP * forward_s, 0.0) + max(gathers * (gather_s + reduce_s) - OVERLAP * backward_s, 0.0)
-    return hidden, notes
+    micro_steps = spec.gradient_accumulation
+    if spec.strategy == "ddp":
+        return 2 * trained  # all-reduce, in the last micro-step's backward
+    if spec.strategy in ("zero1", "zero2"):  # reduce-scatter, then the updated weights are gathered
+        return trained * (micro_steps if spec.strategy == "zero2" else 1) + trained
+    return (2 * weights + trained) * micro_steps  # weights are gathered for forward and again for backward
