@@ -27,7 +27,7 @@ def currency(view: View) -> str:
 def hours_and_money(view: View, gpu_seconds: float) -> str:
     """`3.2 GPU-hours (6.40 USD)`, or without the money where there is no price."""
     hours = gpu_seconds / 3600.0
-    text = f"{hours:.2g} GPU-hours" if hours < 10 else f"{hours:,.0f} GPU-hours"
+    text = f"{hours:.2g} GPU-hours" if hours < 1 else f"{hours:,.1f} GPU-hours"
     cost = cost_of(view, gpu_seconds)
     return text if cost is None else f"{text} ({cost:,.2f} {currency(view)})".replace(" )", ")")
 

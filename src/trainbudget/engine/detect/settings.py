@@ -16,6 +16,7 @@ class _LintDetector(BaseDetector):
     """Lint facts of one code. What was said once stays true for the run, so each is raised once and never cleared."""
 
     every_s = 5.0
+    record: ClassVar[CodeRecord]
     words: ClassVar[str]
 
     def __init__(self) -> None:

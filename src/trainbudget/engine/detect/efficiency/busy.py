@@ -83,7 +83,7 @@ class BusyButSlow(BaseDetector):
                 reason="published trainings reach 21-57 % (PaLM, arXiv 2204.02311, table 3, and later reports)",
             ),
         ),
-        levers=("L08", "L15", "L16"),
+        levers=("L16", "L08", "L15"),
         route=Route.WEEKLY,
         runbook="Take a profile of ten steps (torch.profiler). Many kernels of a few microseconds: larger batch, torch.compile, "
         "fused attention and optimizer. Long kernels at low power: memory-bound operations, fp32, or another process on the "

@@ -32,7 +32,7 @@ class StepOverBudget(BaseDetector):
         thresholds=(
             Threshold(name="over_ratio", default=0.20, unit="ratio", reason="a calibrated prediction is right to 5-10 %"),
         ),
-        levers=("L12", "L15", "L16", "L11"),
+        levers=("L16", "L11", "L15"),
         route=Route.WEEKLY,
         runbook="Compare the split of the step (forward, backward, optimizer, communication) and the clocks with the first "
         "steps.",
