@@ -119,13 +119,22 @@ class _MatMul4Bit(torch.autograd.Function):
 class Linear4bit(torch.nn.Linear):
     """``bitsandbytes.nn.Linear4bit`` made from a linear layer."""
 
-    def __init__(self, linear: torch.nn.Linear, *, kind: str, nested: bool, compute_dtype: torch.dtype, keep_input: bool) -> None:
+    def __init__(
+        self,
+        linear: torch.nn.Linear,
+        *,
+        kind: str,
+        nested: bool,
+        compute_dtype: torch.dtype,
+        stored_dtype: torch.dtype,
+        keep_input: bool,
+    ) -> None:
         torch.nn.Module.__init__(self)
         weight = linear.weight
         self.in_features, self.out_features = linear.in_features, linear.out_features
         packed = torch.empty((-(-weight.numel() // 2), 1), dtype=torch.uint8, device=weight.device)
         self.weight = torch.nn.Parameter(packed, requires_grad=False)
-        self.quant_state = QuantState(weight.shape, weight.dtype, weight.device, nested)
+        self.quant_state = QuantState(weight.shape, stored_dtype, weight.device, nested)
         self.weight.quant_type, self.weight.compress_statistics = kind, nested  # type: ignore[attr-defined]
         self.weight.quant_state = self.quant_state  # type: ignore[attr-defined]
         self.bias = linear.bias
@@ -192,22 +201,28 @@ def quantize(
     *,
     version: str | None = None,
     compute_dtype: torch.dtype | None = None,
+    stored_dtype: torch.dtype | None = None,
     skip: tuple[str, ...] = (),
+    head: bool = False,
 ) -> torch.nn.Module:
     """The model with its linear layers quantized in place, the output head and ``skip`` left alone as transformers does.
 
     Args:
         quantization: ``nf4``, ``nf4_double``, ``fp4``, ``fp4_double`` or ``int8``.
         compute_dtype: ``bnb_4bit_compute_dtype``; None = the dtype of the weights.
+        stored_dtype: dtype the weights had when they were quantized, which they are dequantized into; None = the dtype of the
+            weights.
+        head: quantize the output head too, as Lightning does.
     """
     stack = bitsandbytes_version(version)
-    kept = {*skip, *_output_names(model)}
+    kept = set(skip) if head else {*skip, *_output_names(model)}
+    dtypes = (compute_dtype, stored_dtype)
     for name, module in list(model.named_modules()):
         for child_name, child in list(module.named_children()):
             whole = f"{name}.{child_name}" if name else child_name
             if type(child) is not torch.nn.Linear or child_name in kept or whole in kept:
                 continue
-            setattr(module, child_name, _quantized(child, quantization, stack, compute_dtype))
+            setattr(module, child_name, _quantized(child, quantization, stack, dtypes))
     model.is_quantized = True  # type: ignore[assignment]
     model.is_loaded_in_8bit = quantization == "int8"  # type: ignore[assignment]
     model.is_loaded_in_4bit = quantization != "int8"  # type: ignore[assignment]
@@ -215,7 +230,7 @@ def quantize(
 
 
 def _quantized(
-    linear: torch.nn.Linear, quantization: str, stack: tuple[int, ...], compute_dtype: torch.dtype | None
+    linear: torch.nn.Linear, quantization: str, stack: tuple[int, ...], dtypes: tuple[torch.dtype | None, torch.dtype | None]
 ) -> torch.nn.Linear:
     if quantization == "int8":
         return Linear8bitLt(linear, rowwise_only=stack >= ROWWISE_ONLY_SINCE)
@@ -223,7 +238,8 @@ def _quantized(
         linear,
         kind=quantization[:3],
         nested=quantization.endswith("_double"),
-        compute_dtype=compute_dtype or linear.weight.dtype,
+        compute_dtype=dtypes[0] or linear.weight.dtype,
+        stored_dtype=dtypes[1] or linear.weight.dtype,
         keep_input=stack < INPUT_NOT_KEPT_SINCE,
     )
 
