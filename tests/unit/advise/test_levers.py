@@ -56,6 +56,7 @@ def test_each_name_is_accepted_or_has_an_accepted_successor(lever, framework, se
         assert here.takes(setting.choice)
 
 
+@pytest.mark.slow
 def test_installed_reads_what_the_classes_really_take():
     transformers = pytest.importorskip("transformers")
     import dataclasses
