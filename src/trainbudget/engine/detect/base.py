@@ -45,12 +45,16 @@ class View:
 
     def limit(self, record: CodeRecord, name: str) -> float:
         """The threshold `name` of a record: the user's value where given, else the default."""
-        full = f"{record.code}.{name}"
-        if full in self.limits:
-            return self.limits[full]
-        if name in self.limits:
-            return self.limits[name]
-        return next(t.default for t in record.thresholds if t.name == name)
+        if self.limits:  # detectors ask at every look and nearly nobody tunes: the common case must cost nothing
+            full = f"{record.code}.{name}"
+            if full in self.limits:
+                return self.limits[full]
+            if name in self.limits:
+                return self.limits[name]
+        for threshold in record.thresholds:
+            if threshold.name == name:
+                return threshold.default
+        raise KeyError(f"{record.code}.{name}")
 
 
 class Detector(Protocol):

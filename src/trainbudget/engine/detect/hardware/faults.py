@@ -133,6 +133,8 @@ class Xid(BaseDetector):
 
     def check(self, view: View) -> Iterable[Signal]:
         moments = view.timeline.run.moments
+        if not moments or moments[-1].t_s < self._looked_s:
+            return
         fresh = list(takewhile(lambda m: m.t_s >= self._looked_s, reversed(moments)))
         self._looked_s = view.timeline.now_s
         for moment in reversed(fresh):

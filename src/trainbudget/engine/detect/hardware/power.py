@@ -13,6 +13,7 @@ from trainbudget.engine.detect.hardware.load import (
     lately_flagged,
     load_of,
     peer_clock_hz,
+    peers_of,
 )
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
@@ -62,10 +63,23 @@ class PowerCap(BaseDetector):
         for device in timeline.owned:
             if device.last is None or not device.last.throttle or not lately_flagged(device, CAP_FLAGS | BRAKE_FLAGS):
                 continue
+            if not lately_flagged(device, BRAKE_FLAGS) and not self._low_now(view, device):
+                continue
             load = load_of(timeline, device, utilization=FULL_LOAD)
             if load is None or (load.flagged(THERMAL_FLAGS) or 0.0) >= BRAKE_RATIO:
                 continue
             yield from self._judge(view, device, load)
+
+    def _low_now(self, view: View, device: DeviceTrack) -> bool:
+        """Whether the newest reading could be part of an abnormal cap: a cheap look, the flag itself is on all day."""
+        last, limit = device.last, device.info.power_limit_w or device.info.power_default_limit_w
+        if last is None:
+            return False
+        if last.power_w is not None and limit is not None and last.power_w < view.limit(self.record, "power_ratio") * limit:
+            return True
+        ratio = view.limit(self.record, "clock_ratio")
+        clocks = [d.last.sm_clock_hz for d in peers_of(view.timeline, device) if d.last is not None]
+        return last.sm_clock_hz is not None and any(c is not None and last.sm_clock_hz < ratio * c for c in clocks)
 
     def _judge(self, view: View, device: DeviceTrack, load: Load) -> Iterable[Signal]:
         capped, braked = load.flagged(CAP_FLAGS) or 0.0, load.flagged(BRAKE_FLAGS) or 0.0

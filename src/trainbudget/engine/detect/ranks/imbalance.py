@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.ranks.words import rank_views
+from trainbudget.engine.detect.ranks.words import last_spread_s, rank_views
 from trainbudget.engine.tracks.series import median
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
@@ -53,9 +53,11 @@ class RankImbalance(BaseDetector):
         if timeline.rank != 0 or len(timeline.ranks) < 2 or timeline.stalled_since_s is not None or "straggler" in view.raised:
             return
         step_s = timeline.steps.median_s()
+        if not step_s or last_spread_s(timeline) < 0.5 * view.limit(self.record, "info_ratio") * step_s:
+            return
         # Words of the other ranks come together; our own steps are not one of their rounds.
         views = [v for v in rank_views(timeline) if v.rank != timeline.rank and v.befores_s]
-        if len(views) < 2 or not step_s:
+        if len(views) < 2:
             return
         rounds = min(len(v.latenesses_s) for v in views)
         if rounds < LEAST_ROUNDS:

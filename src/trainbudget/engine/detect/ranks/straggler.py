@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.ranks.words import RankView, rank_views
+from trainbudget.engine.detect.ranks.words import RankView, last_clock_ratio, last_spread_s, rank_views
 from trainbudget.engine.tracks.series import median
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
@@ -69,9 +69,14 @@ class Straggler(BaseDetector):
         timeline = view.timeline
         if timeline.rank != 0 or not timeline.ranks or timeline.stalled_since_s is not None:
             return
-        views = rank_views(timeline)
         step_s = timeline.steps.median_s()
-        if len(views) < 2 or not step_s:
+        if not step_s:
+            return
+        apart = last_spread_s(timeline) >= 0.5 * view.limit(self.record, "ratio") * step_s
+        if not apart and last_clock_ratio(timeline) > view.limit(self.record, "clock_ratio"):
+            return
+        views = rank_views(timeline)
+        if len(views) < 2:
             return
         late = [found for v in views if (found := self._judge(view, v, views, step_s)) is not None]
         late.sort(key=lambda f: -(f.excess_s or 0.0))

@@ -51,6 +51,32 @@ def rank_views(timeline: Timeline) -> list[RankView]:
     return [*views, own] if own is not None and views else views
 
 
+def last_spread_s(timeline: Timeline) -> float:
+    """How much later the latest rank's last word is than the earliest one's, seconds: a cheap look before words are compared."""
+    own = timeline.last_step.event if timeline.last_step is not None else None
+    ready = [] if own is None else [_ready(own.loader_wait_s, own.data_wait_s, own.pre_collective_s)]
+    for track in timeline.ranks.values():
+        word = track.last
+        if word is not None:
+            ready.append(_ready(word.loader_wait_s, word.data_wait_s, word.pre_collective_s))
+    # Compared only among those that tell the same: our own steps may lack what the words have.
+    full = [seconds for seconds, told in ready if told]
+    part = [seconds for seconds, told in ready if not told]
+    return max((max(values) - min(values) for values in (full, part) if values), default=0.0)
+
+
+def _ready(loader_s: float | None, data_s: float | None, before_s: float | None) -> tuple[float, bool]:
+    wait = loader_s if loader_s is not None else data_s
+    return (wait or 0.0) + (before_s or 0.0), before_s is not None
+
+
+def last_clock_ratio(timeline: Timeline) -> float:
+    """Lowest over highest clock of the ranks' last words; 1 where fewer than two tell it."""
+    clocks = [t.last.sm_clock_hz for t in timeline.ranks.values() if t.last is not None and t.last.sm_clock_hz]
+    clocks += [d.last.sm_clock_hz for d in timeline.owned if d.last is not None and d.last.sm_clock_hz]
+    return min(clocks) / max(clocks) if len(clocks) > 1 else 1.0
+
+
 def _of_words(track: RankTrack, begun_s: float) -> RankView | None:
     words = [w for w in track.window if w.t_s >= begun_s and w.step and (w.state is None or w.state == "running")][-WORDS:]
     if len(words) < LEAST_WORDS or words[-1] is not track.last:

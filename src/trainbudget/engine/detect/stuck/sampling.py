@@ -37,10 +37,8 @@ class SamplerStalled(BaseDetector):
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
         last_s = timeline.last_reading_s
-        if last_s is None or timeline.run.end is not None or not timeline.owned:
-            return
         least_s = view.limit(self.record, "for_s")
-        if timeline.now_s - last_s <= least_s:
+        if last_s is None or timeline.now_s - last_s <= least_s or timeline.run.end is not None or not timeline.owned:
             return
         silent_s = timeline.since(last_s)
         if silent_s > max(least_s, *(stale_after_s(timeline, d) for d in timeline.owned)):

@@ -51,7 +51,7 @@ class InputBound(BaseDetector):
         "factor. cpu, tokenize: move work out of the loader, prepare the data set once. storage, cold_cache: a local disk, "
         "larger files, sequential reads; a cold cache ends by itself with the first epoch.",
     )
-    every_s = 10.0
+    every_s = 15.0
 
     def __init__(self) -> None:
         self._first_epoch_wait_s: float | None = None  # mean wait in the first epoch, while its cause is open
