@@ -55,6 +55,7 @@ class Ledger:
         self._phases: list[tuple[float, float, str]] = []  # closed, not yet passed by booked_s: start, end, phase (wall)
         self._startup = True  # before the first step of a session
         self._training_ever = False
+        self._stalling = False  # a standstill is being booked, and nothing has moved since
 
     # --- facts
 
@@ -64,8 +65,10 @@ class Ledger:
         if self.unpriced and self._time.price is not None:
             self._price_the_past()
         if isinstance(event, Step):
+            self._stalling = False
             self._on_step(event)
         elif isinstance(event, Phase):
+            self._stalling = False
             phase = self._time.closed_phase
             if phase is not None:
                 self._phases.append((self._time.wall_s(phase.start_s), self._time.wall_s(phase.end_s), phase.phase))
@@ -227,6 +230,9 @@ class Ledger:
 
     def _on_event(self, event: Event) -> None:
         now = self._time.wall_s(event.t_s)
+        if self._stalling and event.event in ("train_begin", "train_end", "interrupt", "exception"):
+            self._book(now, "stall", over_phases=False)  # what ended a standstill was part of it until then
+            self._stalling = False
         if event.event == "train_begin":
             self._flush_warming()
             attempt_lost = self._time.steps.repeat_until is not None or (not self._startup and self._oom_in_between())
@@ -263,6 +269,7 @@ class Ledger:
                 self._flush_warming()
                 self._book(max(self._booked, self._time.wall_s(stalled_since)), "other")
                 self._book(now, "stall", over_phases=False)
+                self._stalling = True
             return
         horizon = now - PENDING_S
         if horizon > self._booked:
@@ -276,6 +283,8 @@ class Ledger:
 
     def _book_rest(self, now: float) -> None:
         run = self._time.run
+        if self._stalling and not run.open:
+            self._book(now, "stall")
         for phase in run.open:
             self._phases.append((self._time.wall_s(phase.start_s), now, phase.phase))
         if run.left_how not in ("train_end", "interrupt", "exception") and self._training_ever and not self._startup:

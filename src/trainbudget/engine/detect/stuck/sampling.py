@@ -117,7 +117,7 @@ class MonitorDegraded(BaseDetector):
         for query in _absent(device):
             last_s = _answered_s(device, query)
             if query not in gone and last_s is not None and _stands_for(timeline, last_s, limit_s):
-                gone[query] = None
+                gone[query] = device.errors.get(query)
                 since = min(since, last_s)
         if not gone:
             return

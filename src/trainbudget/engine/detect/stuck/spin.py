@@ -67,7 +67,9 @@ def suspect_ranks(timeline: Timeline) -> tuple[int, ...]:
     own_step = timeline.run.last_step
     newest = max([*steps, *([own_step] if own_step is not None else [])], default=None)
     out = []
-    if timeline.ranks and timeline.owned and all(_idle(timeline, d) for d in timeline.owned):
+    words = [r.last.utilization_ratio for r in timeline.ranks.values() if r.last is not None]
+    others_work = any(u is not None and u >= IDLE_UTILIZATION for u in words)
+    if others_work and timeline.owned and all(_idle(timeline, d) for d in timeline.owned):
         out.append(timeline.rank)
     for track in timeline.ranks.values():
         word = track.last
