@@ -9,19 +9,33 @@ _NAME = "trainbudget-console"
 
 
 class ConsoleHandler(logging.Handler):
-    """Writes to stderr, above a progress bar where tqdm draws one."""
+    """Writes to stderr without taking anybody's lock.
+
+    A progress bar's lock may be held for ever by a thread that died in it, and `logging.shutdown` waits for handler locks
+    at exit: with either, a stuck terminal would keep the process alive. Only the feeder writes here, so none is needed.
+    """
+
+    def createLock(self) -> None:
+        self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        stream = sys.stderr
+        if stream is None:
+            return
         try:
-            text = self.format(record)
-            tqdm = sys.modules.get("tqdm")
-            if tqdm is not None and getattr(tqdm.tqdm, "_instances", None):
-                tqdm.tqdm.write(text, file=sys.stderr)
-            else:
-                sys.stderr.write(text + "\n")
-                sys.stderr.flush()
-        except Exception:  # noqa: BLE001 - logging's own convention
-            self.handleError(record)
+            stream.write(_clear_line(stream) + self.format(record) + "\n")
+            stream.flush()
+        except (OSError, ValueError):
+            return  # the terminal is gone: nobody to tell
+
+
+def _clear_line(stream: object) -> str:
+    """What takes a progress bar's line away; the bar draws itself again."""
+    tqdm = sys.modules.get("tqdm")
+    if tqdm is None or not getattr(getattr(tqdm, "tqdm", None), "_instances", None):
+        return ""
+    is_terminal = getattr(stream, "isatty", lambda: False)()
+    return "\r\x1b[K" if is_terminal else "\n"
 
 
 class _Format(logging.Formatter):

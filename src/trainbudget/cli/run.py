@@ -1,0 +1,78 @@
+"""`trainbudget run SCRIPT.py ARGS...`: an unmodified script with the monitor added; its exit code is ours."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from trainbudget.cli import OK
+from trainbudget.errors import ConfigError
+
+
+def add_parser(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "run",
+        help="run an unmodified training script with the monitor added",
+        description="Runs a script as `python SCRIPT.py ARGS...` would, with the callback added to every Hugging Face and "
+        "Lightning Trainer in it. A script with its own loop is watched from outside: memory, idleness, money. "
+        "Under torchrun: torchrun ... -m trainbudget run SCRIPT.py ARGS...",
+    )
+    parser.add_argument("--budget", metavar="MONEY", help="what the run may cost, for example '40 USD'")
+    parser.add_argument("--run-time", metavar="TIME", help="how long it may take, for example 8h")
+    parser.add_argument("--price", metavar="PRICE", help="for one GPU and hour, for example '2.49 USD/h'")
+    parser.add_argument("--plan", metavar="FILE", help="a plan (trainbudget plan --json)")
+    parser.add_argument("script", metavar="SCRIPT.py")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from trainbudget.budget import Budget
+    from trainbudget.cli.attach import attach_to_frameworks
+    from trainbudget.monitor import Monitor
+
+    script = Path(args.script)
+    if not script.is_file():
+        raise ConfigError(f"{script}: no such script")
+    budget = Budget(cost=args.budget, run_time=args.run_time) if args.budget or args.run_time else None
+    monitor = Monitor(framework="loop", budget=budget, price=args.price, plan=args.plan, run_name=script.stem)
+    attach_to_frameworks(monitor)
+    monitor.start()
+    return _run_script(script, args.arguments, monitor)
+
+
+def _run_script(script: Path, arguments: list[str], monitor: Any) -> int:
+    before = sys.argv, sys.path[0]
+    sys.argv = [str(script), *arguments]
+    sys.path[0] = str(script.parent.resolve())
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as err:
+        code = err.code if isinstance(err.code, int) else OK if err.code is None else 1
+        if isinstance(err.code, str):
+            print(err.code, file=sys.stderr)
+        monitor.close("finished" if code == 0 else "failed")
+        return code
+    except BaseException as err:  # noqa: BLE001 - the script's own error: shown as Python would, then its exit code
+        monitor.exception(err)
+        monitor.close("interrupted" if isinstance(err, KeyboardInterrupt) else "failed")
+        _print_as_python_would(err)
+        return 130 if isinstance(err, KeyboardInterrupt) else 1
+    finally:
+        sys.argv, sys.path[0] = before
+    monitor.close("finished")
+    return OK
+
+
+def _print_as_python_would(err: BaseException) -> None:
+    """The traceback from the script's first frame on: ours and runpy's are not the user's business."""
+    frame = err.__traceback__
+    own = (os.path.dirname(__file__), os.path.dirname(runpy.__file__) + os.sep + "runpy.py", "<frozen runpy>")
+    while frame is not None and frame.tb_next is not None and frame.tb_frame.f_code.co_filename.startswith(own):
+        frame = frame.tb_next
+    traceback.print_exception(type(err), err, frame)

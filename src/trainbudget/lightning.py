@@ -1,0 +1,307 @@
+"""The Lightning adapter, for `lightning.pytorch` and `pytorch_lightning` alike: hooks to `Monitor` calls, no arithmetic.
+
+    trainer = Trainer(..., callbacks=[TrainBudgetCallback()])
+
+Hooks as of Lightning 2.3 to 2.6. Saving has a hook at its beginning only and data waits have none: the checkpoint writer
+and the epoch loop's `next` are wrapped on the trainer's own objects while the callback is attached.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from trainbudget.budget import Budget
+from trainbudget.live.batch import describe_batch
+from trainbudget.monitor import Monitor
+from trainbudget.sinks.tracker import tracker_values
+from trainbudget.wording.status import status_line
+
+#: The two distributions have unrelated base classes of the same name: ours inherits from whichever are installed.
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def _bases() -> tuple[type, ...]:
+    loaded = [name for name in _PACKAGES if name in sys.modules]
+    for name in loaded or _PACKAGES:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+        if not loaded:
+            loaded = [name]
+    found = dict.fromkeys(sys.modules[name].Callback for name in _PACKAGES if name in sys.modules)
+    if not found:
+        raise ImportError("trainbudget.lightning needs the package lightning or pytorch-lightning: pip install lightning")
+    return tuple(found)
+
+
+class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
+    """A live budget for a Lightning run.
+
+    Args:
+        budget: what the run may cost, last and hold.
+        price: for one GPU and hour, for example `"2.49 USD/h"`.
+        plan: a plan file (`trainbudget plan --json`) or None.
+        monitor: an existing `Monitor` to feed; else one is made from `settings` (`trainbudget.config.Settings`).
+
+    Raises:
+        ValueError: a setting is unusable. Nothing is ever raised later.
+    """
+
+    def __init__(
+        self,
+        budget: Budget | None = None,
+        price: str | float | None = None,
+        *,
+        plan: str | None = None,
+        monitor: Monitor | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.monitor = monitor or Monitor(framework="lightning", budget=budget, price=price, plan=plan, **settings)
+        self._wrapped: list[tuple[Any, str]] = []
+        self._status_s = 0.0
+        self._timed = False
+        self._global_step = 0
+
+    # --- the run
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._guarded(lambda: self._attach(trainer, pl_module))
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        monitor = self.monitor
+        steps = trainer.estimated_stepping_batches if trainer.max_steps in (-1, None) else trainer.max_steps
+        monitor.train_begin(steps_total=steps if isinstance(steps, int) and steps > 0 else None)
+        self._global_step = trainer.global_step
+        if trainer.global_step:
+            monitor.resume(step=trainer.global_step)
+        self._guarded(lambda: self._begin(trainer, pl_module))
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.monitor.train_end()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._guarded(self.detach)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.monitor.exception(exception)
+        self._guarded(self.detach)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.monitor.epoch_begin(trainer.current_epoch)
+        self._guarded(lambda: self._time_fetcher(trainer))  # loaders may be made anew each epoch
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.monitor.epoch_end(trainer.current_epoch)
+
+    # --- steps
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        monitor = self.monitor
+        self._guarded(lambda: monitor.batch_seen(**describe_batch(batch)._asdict()))
+        monitor.step_begin(infer_wait=not self._timed)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        self.monitor.optimizer_begin()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        monitor = self.monitor
+        monitor.optimizer_end()
+        if trainer.global_step == self._global_step:
+            monitor.micro_step()  # gradients are still accumulating
+            return
+        self._global_step = trainer.global_step
+        self._guarded(lambda: self._read_loss(outputs))
+        monitor.step_end(step=trainer.global_step)
+        if monitor.now_s() >= self._status_s:
+            self._guarded(lambda: self._show(trainer))
+        if monitor.stop_requested is not None:
+            trainer.should_stop = True
+
+    # --- what happens between steps
+
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        self.monitor.phase_begin("sanity")
+
+    def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None:
+        self.monitor.phase_end("sanity")
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.sanity_checking:
+            self.monitor.phase_begin("eval")
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.sanity_checking:
+            self.monitor.phase_end("eval")
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        self.monitor.phase_begin("eval")
+
+    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
+        self.monitor.phase_end("eval")
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        self.monitor.phase_begin("eval")
+
+    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
+        self.monitor.phase_end("eval")
+
+    # --- details
+
+    def _attach(self, trainer: Any, module: Any) -> None:
+        monitor = self.monitor
+        if monitor.run.name == "run":
+            monitor.run.name = _name_of(trainer)
+        monitor.run.settings = _settings_of(trainer)
+        monitor.start()
+        if self._wrapped:
+            return
+        self._wrap(trainer.strategy, "save_checkpoint", self._as_save)
+
+    def _begin(self, trainer: Any, module: Any) -> None:
+        monitor = self.monitor
+        monitor._note_workers(trainer.train_dataloader)
+        self._time_fetcher(trainer)
+        monitor.model(**_model_facts(module, trainer))
+
+    def _time_fetcher(self, trainer: Any) -> None:
+        """Stand in for the loop's data fetcher: every batch comes through its `__next__`."""
+        loop = trainer.fit_loop
+        fetcher = getattr(loop, "_data_fetcher", None)
+        if fetcher is None or not hasattr(type(fetcher), "__next__"):
+            self._timed = False
+        elif not isinstance(fetcher, _TimedFetcher):
+            loop._data_fetcher = _TimedFetcher(fetcher, self.monitor)
+            self._timed = True
+
+    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        method = getattr(owner, name, None)
+        if method is None:
+            return
+
+        @functools.wraps(method)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return around(method, *args, **kwargs)
+
+        setattr(owner, name, wrapped)
+        self._wrapped.append((owner, name))
+
+    def _as_save(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.monitor.phase("save"):
+            return method(*args, **kwargs)
+
+    def _read_loss(self, outputs: Any) -> None:
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        device = getattr(loss, "device", None)
+        # A loss on a GPU is not read: that would wait for the device.
+        if device is not None and device.type == "cpu" and loss.numel() == 1:
+            self.monitor.metrics(loss=float(loss))
+
+    def _show(self, trainer: Any) -> None:
+        self._status_s = self.monitor.now_s() + 1.0
+        report = self.monitor.report
+        if report is None:
+            return
+        if trainer.loggers and trainer._logger_connector.should_update_logs:
+            for logger in trainer.loggers:
+                logger.log_metrics(tracker_values(report), step=trainer.global_step)
+        bar = getattr(trainer.progress_bar_callback, "train_progress_bar", None)
+        if hasattr(bar, "set_postfix_str"):
+            bar.set_postfix_str(status_line(report), refresh=False)
+
+    def detach(self) -> None:
+        """Take the wrappers off the trainer's objects again and let go of them."""
+        for owner, name in self._wrapped:
+            owner.__dict__.pop(name, None)
+        self._wrapped.clear()
+        self._timed = False
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as err:  # noqa: BLE001 - training comes first
+            self.monitor._fault("lightning", err)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_fresh, (self.monitor,))
+
+
+class _TimedFetcher:
+    """Forwards everything to the data fetcher and times its `__next__`."""
+
+    def __init__(self, fetcher: Any, monitor: Monitor) -> None:
+        self.__dict__["_timed"] = (fetcher, monitor)
+
+    def __iter__(self) -> _TimedFetcher:
+        fetcher, monitor = self.__dict__["_timed"]
+        began = monitor.now_s()
+        iter(fetcher)
+        monitor.data_wait(monitor.now_s() - began)
+        return self
+
+    def __next__(self) -> Any:
+        fetcher, monitor = self.__dict__["_timed"]
+        began = monitor.now_s()
+        item = next(fetcher)
+        monitor.data_wait(monitor.now_s() - began)
+        return item
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return type(self.__dict__["_timed"][0])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_timed"][0], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_timed"][0], name, value)
+
+
+def _fresh(monitor: Monitor) -> TrainBudgetCallback:
+    return TrainBudgetCallback(monitor=monitor)
+
+
+def _name_of(trainer: Any) -> str:
+    for logger in trainer.loggers:
+        name = getattr(logger, "name", None)
+        if name and str(name) not in ("lightning_logs", "default"):
+            return str(name)
+    return "run"
+
+
+def _settings_of(trainer: Any) -> dict[str, Any]:
+    return {
+        "precision": str(trainer.precision),
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "max_epochs": trainer.max_epochs,
+        "max_steps": trainer.max_steps,
+        "log_every_n_steps": trainer.log_every_n_steps,
+        "val_check_interval": trainer.val_check_interval,
+        "check_val_every_n_epoch": trainer.check_val_every_n_epoch,
+        "strategy": type(trainer.strategy).__name__,
+        "devices": trainer.num_devices,
+        "num_nodes": trainer.num_nodes,
+    }
+
+
+def _model_facts(module: Any, trainer: Any) -> dict[str, Any]:
+    parameters = list(module.parameters())
+    trainable = [p for p in parameters if p.requires_grad]
+    dtype = str(trainable[0].dtype).removeprefix("torch.") if trainable else None
+    precision = str(trainer.precision)
+    optimizers = trainer.optimizers
+    return {
+        "parameters": float(sum(p.numel() for p in parameters)),
+        "trainable_parameters": float(sum(p.numel() for p in trainable)),
+        "parameter_dtype": {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(dtype or "", dtype),
+        "autocast": "bf16" if precision.startswith("bf16") else "fp16" if precision.startswith("16") else None,
+        "optimizer": type(optimizers[0]).__name__ if optimizers else None,
+    }
+
+
+__all__ = ["Budget", "TrainBudgetCallback"]
