@@ -142,7 +142,7 @@ class MemoryTrack:
     @property
     def level_bytes(self) -> float | None:
         """Median of the newest levels at rest."""
-        return _median([p.value for p in list(self.rest.tail)[-8:]])
+        return _median([p.value for p in list(self.rest.tail)[-5:]])
 
     @property
     def early_level(self) -> float | None:
@@ -169,9 +169,9 @@ class MemoryTrack:
     def growth_hint(self) -> float:
         """Newest level minus the first ones, in bytes: the cheap question before any trend is computed."""
         points = self.rest.points
-        if len(points) < 12:
+        if len(points) < 8:
             return 0.0
-        first = _median([p.value for p in points[:6]]) or 0.0
+        first = _median([p.value for p in points[:5]]) or 0.0
         return (self.level_bytes or 0.0) - first
 
     def cached(self, name: str, points: int, compute: Callable[[], Any]) -> Any:

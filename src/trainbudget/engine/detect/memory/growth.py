@@ -18,6 +18,8 @@ MIB = float(2**20)
 LEAST_GROWTH_BYTES = 48 * MIB
 #: Growth must stand out of the level's own noise.
 LEAST_GROWTH_NOISES = 4.0
+#: Points needed for a trend: 8 rising ones reach the significance that is asked for.
+LEAST_POINTS = 8
 #: Epochs needed for a trend of their lowest levels: 8 rising ones reach the significance that is asked for.
 LEAST_EPOCHS = 8
 #: A fall at an epoch's end of at least this share of what the epoch has grown gives it back.
@@ -76,7 +78,7 @@ def gives_back(epochs: list[EpochLevel]) -> bool:
 
 def _over_steps(series: Series) -> Growth | None:
     points = [p for p in series.points if p.step is not None]
-    if len(points) < 12:
+    if len(points) < LEAST_POINTS:
         return None
     xs, ys = [float(p.step or 0) for p in points], [p.value for p in points]
     return _checked(trend(xs, ys), xs, ys, points[-1].t_s - points[0].t_s, "steps")

@@ -16,6 +16,8 @@ from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshold
 
 MIB = float(2**20)
+#: Seconds for which an unchanged growth is not judged again.
+KEEP_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ _SPANS = (
         unit="steps",
         reason="below it caches, workspaces and buckets that fill in the first steps look like a trend",
     ),
-    Threshold(name="least_s", default=30.0, unit="s", reason="several looks of the sampler and of the loader's workers"),
+    Threshold(name="least_s", default=10.0, unit="s", reason="several looks of the sampler and of the loader's workers"),
 )
 
 
@@ -93,6 +95,21 @@ def rest_meeting(device: DeviceTrack, view: View, record: CodeRecord) -> tuple[G
         least_s=view.limit(record, "least_s"),
     )
     return growth, met, now
+
+
+class Kept:
+    """The signals of the last look at each device: a growth that is still the same object says the same for a while."""
+
+    def __init__(self) -> None:
+        self._by_gpu: dict[int, tuple[Growth, float, list[Signal]]] = {}
+
+    def get(self, gpu: int, growth: Growth, now_s: float) -> list[Signal] | None:
+        kept = self._by_gpu.get(gpu)
+        return kept[2] if kept is not None and kept[0] is growth and now_s - kept[1] < KEEP_S else None
+
+    def put(self, gpu: int, growth: Growth, now_s: float, signals: list[Signal]) -> list[Signal]:
+        self._by_gpu[gpu] = (growth, now_s, signals)
+        return signals
 
 
 def growth_evidence(growth: Growth) -> dict[str, object]:
@@ -128,7 +145,7 @@ class MemoryLeak(BaseDetector):
         severity=Severity.WARNING,
         title="GPU memory leaks",
         condition="What is allocated between steps grows with a significant trend (Mann-Kendall z >= 3.3) that still lasts; "
-        "warning where it meets the limit within the run, information where it does not.",
+        "warning where it meets the limit within the run (or the limit is unknown), information where it does not.",
         silent="In the first 5 steps of a session; for peaks that follow the length of the batch; where the growth of an epoch "
         "is given back at its end; where the allocator is not read (its cache grows by itself).",
         evidence={**STANDING_EVIDENCE, **_GROWTH_EVIDENCE},
@@ -147,29 +164,42 @@ class MemoryLeak(BaseDetector):
         "metrics that keep predictions, retain_graph, hooks that are registered again and again. If it climbs once an epoch, "
         "look at what runs once an epoch. torch.cuda.memory._record_memory_history names the lines.",
     )
-    every_s = 15.0
+    every_s = 5.0
     clear_s = 120.0
+
+    def __init__(self) -> None:
+        self._kept = Kept()
 
     def check(self, view: View) -> Iterable[Signal]:
         if not view.timeline.run.training:
             return
+        now_s = view.timeline.now_s
         for device in view.timeline.owned:
-            found = rest_meeting(device, view, self.record)
-            if found is None:
+            growth = growth_of(device.memory, view.timeline)
+            if growth is None:
                 continue
-            growth, met, now = found
-            meets = met is not None and met.due and met.within_run
-            if not meets and growth.span_steps < view.limit(self.record, "sure_steps"):
-                continue
-            where = f", the limit is met at step {met.at_step:.0f}" if met is not None and meets else ""
-            yield Signal(
+            kept = self._kept.get(device.index, growth, now_s)
+            yield from kept if kept is not None else self._kept.put(device.index, growth, now_s, self._signals(device, view))
+
+    def _signals(self, device: DeviceTrack, view: View) -> list[Signal]:
+        found = rest_meeting(device, view, self.record)
+        if found is None:
+            return []
+        growth, met, now = found
+        meets = met is not None and met.due and met.within_run
+        if not meets and growth.span_steps < view.limit(self.record, "sure_steps"):
+            return []
+        where = f", the limit is met at step {met.at_step:.0f}" if met is not None and meets else ""
+        return [
+            Signal(
                 "memory_leak",
                 gpu=device.index,
-                severity=Severity.WARNING if meets else Severity.INFO,
+                severity=Severity.WARNING if meets or now.limit is None else Severity.INFO,
                 summary=f"memory at rest grows by {growth.bytes_per_step / MIB:.2g} MiB a step{where}",
                 evidence={**now.evidence(), **growth_evidence(growth)},
                 forecast=met.forecast if met is not None and meets else None,
             )
+        ]
 
 
 class OomForecast(BaseDetector):
@@ -203,8 +233,11 @@ class OomForecast(BaseDetector):
         runbook="Save a checkpoint before the forecast step. With memory_leak beside it, restart from there after the fix; with "
         "long batches, cap the length or lower the micro-batch and raise accumulation.",
     )
-    every_s = 15.0
+    every_s = 5.0
     clear_s = 120.0
+
+    def __init__(self) -> None:
+        self._kept = Kept()
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
@@ -217,6 +250,14 @@ class OomForecast(BaseDetector):
         timeline, track = view.timeline, device.memory
         if track.lines == 0:
             return list(self._device_growth(device, view))
+        growing = growth_of(track, timeline)
+        if growing is None:
+            return []
+        kept = self._kept.get(device.index, growing, timeline.now_s)
+        return kept if kept is not None else self._kept.put(device.index, growing, timeline.now_s, self._at_rest(device, view))
+
+    def _at_rest(self, device: DeviceTrack, view: View) -> list[Signal]:
+        timeline, track = view.timeline, device.memory
         found = rest_meeting(device, view, self.record)
         if found is None:
             return []

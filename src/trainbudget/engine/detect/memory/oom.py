@@ -169,4 +169,7 @@ def _device(moment: Moment, timeline: Timeline) -> DeviceTrack | None:
         gpu = said.gpu if said is not None else None
     if isinstance(gpu, int) and gpu in timeline.gpus:
         return timeline.gpus[gpu]
-    return timeline.owned[0] if len(timeline.owned) == 1 else None
+    if len(timeline.owned) == 1:
+        return timeline.owned[0]
+    failed = [d for d in timeline.owned if d.memory.failure is not None and timeline.now_s - d.memory.failure.t_s <= SAME_S]
+    return failed[0] if len(failed) == 1 else None

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainbudget.engine.detect.memory.evaluation import accumulation_of
-from trainbudget.engine.detect.memory.growth import growth_of
+from trainbudget.engine.detect.memory.growth import growth_of, used_growth
 from trainbudget.engine.detect.memory.lengths import observed_line
 from trainbudget.engine.detect.memory.others import siblings_of
 from trainbudget.engine.detect.memory.predicted import optimizer_state_bytes
-from trainbudget.engine.detect.memory.standing import GIB, OTHERS_BYTES, Standing, standing
+from trainbudget.engine.detect.memory.standing import GIB, OTHERS_BYTES, Standing, most_own, standing
 from trainbudget.engine.oom_message import OomNumbers, parse_oom
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
@@ -33,6 +33,8 @@ CAUSES = (
 FRAGMENTED_RATIO = 0.10
 #: Optimizer states below this share of what may be held do not decide.
 STATE_RATIO = 0.10
+#: Still allocated after the failed step was unwound: held between steps.
+STAYED_RATIO = 0.9
 #: A peak this far above every earlier one is another batch, not noise.
 LONGER_RATIO = 0.01
 #: Peaks that differ this much from step to step follow the batch.
@@ -49,6 +51,7 @@ class Crime:
         allocated: in use at the failure, not after unwinding: as the message says, else reserved minus the cache that was
             unused before (a failing step takes new segments only when its cache is used up).
         needed: allocated plus requested.
+        told: allocated as the event says, perhaps after unwinding.
         pending: freed on another stream and not reusable yet.
     """
 
@@ -58,6 +61,7 @@ class Crime:
     reserved: float | None
     free: float | None
     total: float | None
+    told: float | None
     pending: float | None
     phase: str | None
     others: float | None
@@ -101,6 +105,7 @@ def crime_of(moment: Moment, device: DeviceTrack | None, timeline: Timeline) -> 
         reserved=reserved,
         free=_first(_number(detail, "free_bytes"), said.free_bytes if said else None),
         total=_first(_number(detail, "total_bytes"), said.total_bytes if said else None),
+        told=_number(detail, "allocated_bytes"),
         pending=pending,
         phase=phase,
         others=others,
@@ -147,10 +152,11 @@ def _states(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standing
     if crime.phase == "optimizer" and steps <= 1:
         return "optimizer_state"
     before = track.early_level if track.early_level is not None else track.begin_allocated
-    if steps != 1 or before is None or track.first_rest is None:
+    after = track.first_rest if track.first_rest is not None else crime.told
+    if steps != 1 or before is None or after is None:
         return None
     state = optimizer_state_bytes(timeline)
-    grown = track.first_rest - before
+    grown = after - before
     states = max(grown, 0.0) if state is None else min(state, max(grown, 0.0))
     limit = now.limit or crime.total
     return "optimizer_state" if limit is not None and states > STATE_RATIO * limit else None
@@ -168,7 +174,7 @@ def _siblings(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standi
 def _foreign(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standing) -> str | None:
     others = crime.others
     if others is None and crime.total is not None and crime.free is not None and crime.reserved is not None:
-        others = crime.total - crime.free - crime.reserved - now.context
+        others = crime.total - crime.free - crime.reserved - most_own(device, timeline)
     return "foreign_memory" if others is not None and others >= OTHERS_BYTES and _fits_with(crime, now, others) else None
 
 
@@ -177,6 +183,8 @@ def _leak(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standing) 
         return None
     device.memory.cache.pop("growth", None)  # the newest points count
     growth = growth_of(device.memory, timeline)
+    if device.memory.lines == 0 and crime.told is not None and crime.told >= STAYED_RATIO * (crime.reserved or crime.told):
+        growth = used_growth(device.memory)  # what is still held after unwinding is not a step's
     if growth is None:
         return None
     return "leak" if crime.needed is None or _fits_with(crime, now, growth.grown_bytes) else None
@@ -241,8 +249,8 @@ def _fits_with(crime: Crime, now: Standing, more: float) -> bool:
 def _allocated(detail: dict[str, Any], reserved: float | None, device: DeviceTrack | None, t_s: float) -> float | None:
     """In use at the failure. Details taken after unwinding say too little: what the allocator holds says more."""
     told = _number(detail, "allocated_bytes")
-    if device is None:
-        return told
+    if device is None or device.memory.lines == 0:
+        return None  # nobody can say whether it was taken before or after unwinding
     failure = device.memory.failure
     candidates = [told] if told is not None else []
     before = failure if failure is not None and abs(failure.t_s - t_s) <= 5.0 else None

@@ -21,6 +21,7 @@ from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
 #: A context of a rank that touched this device: 250 MiB to 1.25 GiB with its libraries (PyTorch issue 49481: 871 MiB).
 PART_LEAST_BYTES, PART_MOST_BYTES = 0.2 * GIB, 1.3 * GIB
+EXTRA_BYTES = 0.5 * GIB
 #: Contexts of the same program on the same card differ by less than this.
 PART_SPREAD = 0.15
 
@@ -63,7 +64,8 @@ def siblings_of(device: DeviceTrack, timeline: Timeline) -> Siblings | None:
     if small:
         middle = small[len(small) // 2]
         parts = [s for s in small if abs(s - middle) <= PART_SPREAD * middle]
-        if 1 <= len(parts) <= world - 1 and sum(parts) >= 0.7 * (others_held(device, timeline) or 0.0) and len(parts) >= 2:
+        # Two or more equal ones are no coincidence; a single one is, unless it is the only sibling's.
+        if min(2, world - 1) <= len(parts) <= world - 1 and sum(parts) >= 0.7 * (others_held(device, timeline) or 0.0):
             return Siblings(len(parts), middle, "processes")
     return _by_ranks(device, timeline, world)
 
@@ -72,14 +74,25 @@ def _by_ranks(device: DeviceTrack, timeline: Timeline, world: int) -> Siblings |
     """Our device carries more than the others' do, and our allocator does not hold it."""
     used = device.last.memory_used_bytes if device.last is not None else None
     peers = sorted(t.last.memory_used_bytes for t in timeline.ranks.values() if t.last is not None and t.last.memory_used_bytes)
-    others = others_held(device, timeline)
-    if used is None or not peers or others is None or len(timeline.owned) != 1:
+    outside = device.memory.outside[-1] if device.memory.outside else None
+    if used is None or not peers or outside is None or len(timeline.owned) != 1:
         return None
-    extra = min(others, used - peers[len(peers) // 2])
-    for parts in range(min(len(peers), world - 1), 0, -1):
-        if PART_LEAST_BYTES <= extra / parts <= PART_MOST_BYTES and extra >= OTHERS_BYTES:
-            return Siblings(parts, extra / parts, "ranks")
-    return None
+    extra = min(outside - PART_LEAST_BYTES, used - peers[len(peers) // 2])
+    if extra < EXTRA_BYTES:
+        return None
+    parts = min(len(peers), world - 1)
+    while parts > 1 and extra / parts < PART_LEAST_BYTES:
+        parts -= 1
+    return Siblings(parts, extra / parts, "ranks") if extra / parts <= PART_MOST_BYTES else None
+
+
+def may_be_siblings(device: DeviceTrack, timeline: Timeline, held: float) -> bool:
+    """With several ranks, neither process list nor word of the others, and no change since the start: nobody can tell."""
+    world, track = timeline.world_size, device.memory
+    if world < 2 or timeline.ranks or (device.last is not None and device.last.processes):
+        return False
+    steady = track.outside_low is not None and track.outside[-1] - track.outside_low < EXTRA_BYTES
+    return steady and held <= (world - 1) * PART_MOST_BYTES
 
 
 class RankExtraMemory(BaseDetector):
@@ -100,7 +113,11 @@ class RankExtraMemory(BaseDetector):
             "world_size": "ranks of the job",
             "source": "processes: the driver's list; ranks: comparison with the other ranks",
         },
-        thresholds=(_OTHERS,),
+        thresholds=(
+            Threshold(
+                name="extra_bytes", default=EXTRA_BYTES, unit="bytes", reason="two small contexts: the smallest that counts"
+            ),
+        ),
         levers=("L29",),
         route=Route.TICKET,
         runbook="Each rank must choose its device before it touches CUDA: torch.cuda.set_device(local_rank), or one visible "
@@ -115,16 +132,14 @@ class RankExtraMemory(BaseDetector):
         if timeline.world_size < 2 or not timeline.run.training:
             return
         for device in timeline.owned:
-            held = others_held(device, timeline)
-            if held is None or held < view.limit(self.record, "others_bytes"):
-                continue
             found = siblings_of(device, timeline)
-            if found is None:
+            if found is None or found.parts * found.part_bytes < view.limit(self.record, "extra_bytes"):
                 continue
+            whole = found.parts * found.part_bytes
             yield Signal(
                 "rank_extra_memory",
                 gpu=device.index,
-                summary=f"{found.parts} contexts of other ranks, {gib(found.part_bytes)} each, {gib(held)} in all",
+                summary=f"{found.parts} contexts of other ranks, {gib(found.part_bytes)} each, {gib(whole)} in all",
                 evidence={
                     **standing(device, timeline).evidence(),
                     "parts": found.parts,
@@ -224,6 +239,8 @@ class ForeignMemory(BaseDetector):
                 continue
             stale = stale_bytes(device, timeline) or 0.0
             if held - stale < view.limit(self.record, "others_bytes") or siblings_of(device, timeline) is not None:
+                continue
+            if may_be_siblings(device, timeline, held):
                 continue
             now = standing(device, timeline)
             fits = now.capacity is None or now.peak is None or now.peak <= now.capacity

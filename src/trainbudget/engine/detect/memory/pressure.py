@@ -25,7 +25,7 @@ class MemoryPressure(BaseDetector):
         severity=Severity.WARNING,
         title="Hardly any GPU memory is left",
         condition="The allocator flushes its cache in every second step or more (the steps wait for it); or the peak leaves less "
-        "than 3 % of the limit (information: 5 %); or the cache leaves less than 1 GiB for libraries outside of it.",
+        "than 3 % of the limit (information: 8 %); or the cache leaves less than 1 GiB for libraries outside of it.",
         silent="For a cache that is large but can be given back; in trials; while the driver moves data to the host "
         "(system_memory_spill); where a leak, others on the device or a resume are found as the reason; without a limit.",
         evidence={
@@ -50,7 +50,7 @@ class MemoryPressure(BaseDetector):
                 unit="ratio",
                 reason="lazily loaded kernels, workspaces and NCCL channels still take some hundred MiB late in a run",
             ),
-            Threshold(name="info_ratio", default=0.05, unit="ratio", reason="one batch 10 % longer does not fit"),
+            Threshold(name="info_ratio", default=0.08, unit="ratio", reason="a batch 10 % longer does not fit (lever L10)"),
             Threshold(
                 name="free_bytes",
                 default=1.0 * GIB,
@@ -174,7 +174,7 @@ def retry_rate(track: MemoryTrack) -> tuple[float, float] | None:
 def explained_by_resume(device: DeviceTrack, view: View) -> bool:
     """Whether the excess came with a resume; not told before the resumed session has settled."""
     session = view.timeline.run.session
-    if session is None or session.resumed_at_step is None:
+    if session is None or session.resumed_at_step is None or device.memory.lines == 0:
         return False
     return device.memory.rest.total < LEAST_LINES or resume_excess(device, view.timeline) is not None
 

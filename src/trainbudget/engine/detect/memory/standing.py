@@ -112,7 +112,7 @@ def context_of(device: DeviceTrack, timeline: Timeline) -> float | None:
         return last.context_bytes
     if track.outside_low is None:
         return None
-    return min(track.outside_low, _most_own(device, timeline))
+    return min(track.outside_low, most_own(device, timeline))
 
 
 def others_of(device: DeviceTrack, timeline: Timeline, context: float | None) -> float | None:
@@ -128,11 +128,12 @@ def others_of(device: DeviceTrack, timeline: Timeline, context: float | None) ->
     newest = sorted(list(track.outside)[-3:])[0]  # the lowest of three: one early reading must not look like somebody else
     if last is not None and last.context_bytes is not None:
         # A measured context leaves the libraries' buffers and the driver's part unexplained.
-        return max(0.0, newest - max(last.context_bytes, min(track.outside_low or 0.0, _most_own(device, timeline))))
+        return max(0.0, newest - max(last.context_bytes, min(track.outside_low or 0.0, most_own(device, timeline))))
     return max(0.0, newest - context)
 
 
-def _most_own(device: DeviceTrack, timeline: Timeline) -> float:
+def most_own(device: DeviceTrack, timeline: Timeline) -> float:
+    """What may be outside our allocator without anybody else: context, NCCL, the driver's part where it is not told apart."""
     most = CONTEXT_MOST_BYTES
     if timeline.world_size > 1:
         most += COMMUNICATION_MOST_BYTES
