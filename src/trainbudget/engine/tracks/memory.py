@@ -114,8 +114,8 @@ class MemoryTrack:
             return
         if timeline.run.started:
             self.used.add(event.t_s, timeline.run.last_step, event.memory_used_bytes)
-        else:
-            # The lowest: what was there before our own context and weights came.
+        elif not timeline.run.training:
+            # The lowest before training began: what was there before our own context and weights came.
             low = self.early_used
             self.early_used = event.memory_used_bytes if low is None else min(low, event.memory_used_bytes)
             if event.utilization_ratio is not None:

@@ -56,7 +56,7 @@ class Oom(BaseDetector):
             "batch_size": "of the attempt that failed, where told",
         },
         causes=CAUSES,
-        levers=("L09", "L10", "L37", "L28", "L19", "L39"),
+        levers=("L09", "L10", "L37", "L28", "L19", "L30", "L31", "L39"),
         route=Route.PAGE,
         runbook="The cause says what to change first: leak and eval_accumulation are bugs, not sizes; foreign_memory and "
         "sibling_ranks are not your batch; fragmentation is a setting; only longest_batch, optimizer_state and true_capacity "

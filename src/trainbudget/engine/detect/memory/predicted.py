@@ -133,11 +133,11 @@ class OomNextPhase(BaseDetector):
         severity=Severity.WARNING,
         title="The next evaluation, save or resume will not fit",
         condition="Training fits, but the known size of a phase that has not completed yet (gathering a checkpoint, evaluating) "
-        "exceeds what is left.",
+        "exceeds what is left. Critical when the low end of its interval does.",
         silent="Once the phase has completed; before training has settled; where its size is not known.",
         evidence={**_EVIDENCE, "phase": "which phase"},
         thresholds=(_SLACK,),
-        levers=("L22", "L23", "L09"),
+        levers=("L31", "L30", "L22", "L23", "L09"),
         route=Route.PAGE,
         runbook="Before the first save: gather on the CPU (FullStateDictConfig(offload_to_cpu=True), sharded or distributed "
         "checkpoints). Before the first evaluation: a smaller evaluation batch, eval_accumulation_steps.",
@@ -163,14 +163,14 @@ class OomNextPhase(BaseDetector):
             now = standing(device, timeline)
             if now.capacity is not None and now.at_rest is not None:
                 low = gather.low if gather.low is not None else gather.value * (1.0 - slack)
-                if now.at_rest + low > now.capacity:
+                if now.at_rest + gather.value > now.capacity:
                     needed = now.at_rest + gather.value
                     yield self._signal(device, now, "save", needed=needed, low=now.at_rest + low, source="gather")
         for phase, value in peaks.items():
             if phase in _TRAINING or phase in seen:
                 continue
             now = standing(device, timeline)
-            if now.capacity is not None and value * (1.0 - slack) > now.capacity:
+            if now.capacity is not None and value > now.capacity:
                 yield self._signal(device, now, phase, needed=value, low=value * (1.0 - slack), source="plan")
 
     @staticmethod
@@ -179,7 +179,7 @@ class OomNextPhase(BaseDetector):
             "oom_next_phase",
             gpu=device.index,
             phase=phase,
-            severity=Severity.WARNING,
+            severity=Severity.CRITICAL if now.capacity is not None and low > now.capacity else Severity.WARNING,
             summary=f"{phase} will need {gib(needed)}, {gib(now.capacity)} can be had",
             evidence={
                 **now.evidence(),
