@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for check in checks:
             mark = {True: "ok", False: "!!", None: "--"}[check.ok]
-            print(f"  {mark}  {check.name:<12}{check.seen}" + (f"\n{'':<18}{check.advice}" if check.advice else ""))
+            print(f"  {mark}  {check.name:<14}{check.seen}" + (f"\n{'':<20}{check.advice}" if check.advice else ""))
     return OK if has_gpu else NO
 
 
