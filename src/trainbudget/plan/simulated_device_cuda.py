@@ -294,6 +294,10 @@ def user_sees_cuda(target: TargetGpu) -> Iterator[None]:
     patches.put(torch.nn.Module, "_apply", _overwriting_apply())
     patches.put(torch.Tensor, "is_cuda", property(_is_cuda))
     patches.put(FakeTensor, "device", property(_device_seen_by_caller))
+    hugging_face = sys.modules.get("transformers.utils.import_utils")
+    if hasattr(hugging_face, "is_fake_tensor"):
+        # transformers builds full attention masks while something is exported; a real step skips them and takes the flash kernel.
+        patches.put(hugging_face, "is_fake_tensor", lambda value: False)
     fast_types = _fast_types()
     for types in fast_types:
         types.append(FakeTensor)
