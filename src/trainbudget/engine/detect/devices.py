@@ -8,6 +8,8 @@ from trainbudget.engine.tracks.device import UNSUPPORTED_CODES, DeviceTrack
 #: Readings are stale after this many periods (contract), and never before half a minute: one slow query is no silence.
 STALE_PERIODS = 3.0
 STALE_FLOOR_S = 30.0
+#: Readings between phases are gathered over this time: evaluations that come every minute leave enough of them.
+_BETWEEN_PHASES_S = 300.0
 #: NVML codes about the driver's library as a whole, not about a device: 9 driver not loaded, 12 library not found, 18 version.
 LIBRARY_CODES = frozenset({9, 12, 18})
 
@@ -46,6 +48,29 @@ def busiest_utilization(timeline: Timeline) -> float | None:
     """Of the busiest owned GPU: one that works is enough to say that the run works."""
     values = [mean_utilization(timeline, d) for d in timeline.owned]
     return max((v for v in values if v is not None), default=None)
+
+
+def steps_utilization(timeline: Timeline) -> float | None:
+    """Of the busiest owned GPU over the last minute of steps: evaluations and saves are left out, they say nothing about them."""
+    run = timeline.run
+    if not run.training or run.open:
+        return None
+    closed = run.closed[-1] if run.closed else None
+    reach_s = max([60.0, *(11.0 * spacing_s(timeline, d) for d in timeline.owned)])
+    if closed is None or timeline.now_s - closed.end_s > reach_s:
+        return busiest_utilization(timeline)
+    phases = [(p.start_s, p.end_s) for p in run.closed if p.end_s > timeline.now_s - _BETWEEN_PHASES_S]
+    values = []
+    for device in timeline.owned:
+        if fresh(timeline, device):
+            seen = [
+                s.utilization_ratio
+                for s in device.since(timeline.now_s - _BETWEEN_PHASES_S)
+                if s.utilization_ratio is not None and not any(begin <= s.t_s <= end for begin, end in phases)
+            ]
+            if len(seen) >= 5:
+                values.append(sum(seen) / len(seen))
+    return max(values, default=None)
 
 
 def everything_fails(device: DeviceTrack) -> bool:

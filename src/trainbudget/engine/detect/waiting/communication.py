@@ -46,7 +46,7 @@ class CommunicationBound(BaseDetector):
         if timeline.world_size < 2 and len(timeline.owned) < 2:
             return
         shares = timeline.step_shares.current()
-        if shares is None or shares.communication_ratio is None or "straggler" in view.raised:
+        if shares is None or not timeline.run.training or shares.communication_ratio is None or "straggler" in view.raised:
             return
         ratio = shares.communication_ratio
         if ratio < view.limit(self.record, "info_ratio"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.devices import busiest_utilization, fresh
+from trainbudget.engine.detect.devices import fresh, steps_utilization
 from trainbudget.engine.detect.waiting.input_cause import InputEvidence, cause_of, evidence_of, is_burst
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.step_shares import StepShares
@@ -75,6 +75,8 @@ class InputBound(BaseDetector):
         cause = cause_of(evidence)
         if cause is None and timeline.run.epochs_total == 1:
             self._first_epoch_wait_s = shares.wait_s
+        if cause == "storage" and self._first_epoch_wait_s is not None:
+            cause = None  # the second epoch is about to tell a cold cache from a slow disk
         yield self._signal(view, shares, evidence, cause=cause, ratio=ratio, assumed=assumed)
 
     def _signal(
@@ -123,7 +125,7 @@ def idle_wait_ratio(timeline: Timeline, shares: StepShares) -> tuple[float, bool
     wait = shares.wait_ratio or 0.0
     if shares.wait_idle_ratio is not None:
         return shares.wait_idle_ratio, False
-    utilization = busiest_utilization(timeline)
+    utilization = steps_utilization(timeline)
     if utilization is None:
         soon = any("utilization" in d.answered and fresh(timeline, d) for d in timeline.owned)
         return None if soon else (wait, True)

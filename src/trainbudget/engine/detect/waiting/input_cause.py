@@ -25,9 +25,11 @@ LONG_WAIT = 3.0
 #: Long waits that make a rhythm, and the share of their distances that must agree.
 RHYTHM_WAITS = 5
 RHYTHM_SHARE = 0.7
-#: Correlation of wait and tokens from which the work is per token (standard error at 50 steps: 0.14).
+#: Correlation of wait and tokens from which the work is per token: half of the variation's shape, and beyond three and a half
+#: standard errors (1 / sqrt(n)) of a correlation of nothing.
 TOKEN_CORRELATION = 0.5
-TOKEN_STEPS = 50
+TOKEN_ERRORS = 3.5
+TOKEN_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,8 @@ def _token_correlation(timeline: Timeline) -> float | None:
     spread_t = sum((t - mean_t) ** 2 for _, t in pairs)
     if spread_w <= 0.0 or spread_t <= 0.0:
         return None
-    return float(sum((w - mean_w) * (t - mean_t) for w, t in pairs) / (spread_w * spread_t) ** 0.5)
+    value = float(sum((w - mean_w) * (t - mean_t) for w, t in pairs) / (spread_w * spread_t) ** 0.5)
+    return value if abs(value) >= TOKEN_ERRORS / n**0.5 else 0.0
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

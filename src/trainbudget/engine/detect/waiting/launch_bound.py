@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.devices import busiest_utilization
+from trainbudget.engine.detect.devices import steps_utilization
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.step_shares import StepShares
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
@@ -71,7 +71,7 @@ class LaunchBound(BaseDetector):
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
         shares = timeline.step_shares.current()
-        if shares is None or not timeline.owned:
+        if shares is None or not timeline.owned or not timeline.run.training:
             return
         idle = _idle_ratio(timeline, shares)
         if idle is None or idle < view.limit(self.record, "info_ratio") or (shares.wait_ratio or 0.0) > WAIT_RATIO:
@@ -100,8 +100,8 @@ class LaunchBound(BaseDetector):
 def _idle_ratio(timeline: Timeline, shares: StepShares) -> float | None:
     if shares.busy_ratio is not None:
         return 1.0 - shares.busy_ratio
-    utilization = busiest_utilization(timeline)
-    if utilization is None or timeline.run.open:
+    utilization = steps_utilization(timeline)
+    if utilization is None:
         return None
     return max(0.0, 1.0 - (shares.wait_ratio or 0.0) - utilization)
 

@@ -55,7 +55,7 @@ class NaiveModelParallel(BaseDetector):
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
-        if len(timeline.owned) < 2:
+        if len(timeline.owned) < 2 or not timeline.run.training or timeline.run.open:
             return
         devices = [d for d in timeline.owned if d.active and not d.unused]
         shares = timeline.step_shares.current()

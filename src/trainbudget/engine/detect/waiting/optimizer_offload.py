@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.devices import busiest_utilization
+from trainbudget.engine.detect.devices import steps_utilization
 from trainbudget.engine.tracks.step_shares import StepShares
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
@@ -48,14 +48,14 @@ class OptimizerOffload(BaseDetector):
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
         shares = timeline.step_shares.current()
-        if shares is None:
+        if shares is None or not timeline.run.training:
             return
         configured = offload_configured(timeline.header.settings or {}, timeline.model.optimizer if timeline.model else None)
         optimizer = shares.optimizer_ratio
         limit = view.limit(self.record, "ratio")
         if (optimizer is None or optimizer < limit) and not configured:
             return
-        idle = _idle_ratio(shares, busiest_utilization(timeline))
+        idle = _idle_ratio(shares, steps_utilization(timeline))
         if idle is None:
             return
         # What is idle beyond the optimizer's own time has other reasons; without its time the whole is put down to it.

@@ -8,6 +8,8 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.timeline import Timeline
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
+#: Phases that start-up is made of.
+PARTS = frozenset({"import", "preprocess", "load", "compile"})
 #: A start-up below this is nobody's concern, however short the run.
 LEAST_S = 60.0
 
@@ -63,15 +65,20 @@ class SlowStart(BaseDetector):
             self._judged = session.begin_s
         if not self._slow(view, seconds, planned):
             return
-        phases = {
-            name: round(s, 1) for name, s in run.phase_seconds.items() if name in ("import", "preprocess", "load", "compile")
-        }
+        phases = {name: s for name, s in run.phase_seconds.items() if name in PARTS}
+        for phase in run.open:
+            if phase.phase in PARTS:
+                phases[phase.phase] = phases.get(phase.phase, 0.0) + timeline.since(phase.start_s)
         yield Signal(
             "slow_start",
             severity=Severity.WARNING if seconds >= view.limit(self.record, "warning_s") else Severity.INFO,
             summary=f"{seconds / 60:.0f} min {'until' if first_s is not None else 'so far without'} the first step"
             + (f", {seconds / planned:.0%} of the planned run" if planned else ""),
-            evidence={"startup_s": round(seconds, 1), "planned_run_s": planned, "phases_s": phases},
+            evidence={
+                "startup_s": round(seconds, 1),
+                "planned_run_s": planned,
+                "phases_s": {name: round(s, 1) for name, s in phases.items()},
+            },
         )
 
     def _began_s(self, timeline: Timeline) -> float:
