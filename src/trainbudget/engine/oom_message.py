@@ -20,7 +20,7 @@ _UNITS = {
     "bytes": 1.0, "byte": 1.0, "b": 1.0,
     "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40, "pib": 2.0**50, "eib": 2.0**60,
     # torch's MPS and jax print binary multiples under decimal names
-    "kb": 2.0**10, "mb": 2.0**20, "gb": 2.0**30, "tb": 2.0**40,
+    "kb": 2.0**10, "mb": 2.0**20, "gb": 2.0**30, "tb": 2.0**40, "pb": 2.0**50, "eb": 2.0**60,
     "k": 2.0**10, "m": 2.0**20, "g": 2.0**30,
 }  # fmt: skip
 _SIZE = r"([0-9]+(?:\.[0-9]+)?)\s*(bytes?|[KMGTPE]i?B|[KMG]|B)\b"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainbudget.events import Allocator, AnyEvent, Event, Phase, PhaseBegin, Plan, Process, Rank
+from trainbudget.events import Allocator, AnyEvent, Event, LongBatch, Phase, PhaseBegin, Plan, Process, Rank
 from unit.engine.traces import GIB, Build
 
 CONTEXT = 0.45
@@ -272,7 +272,7 @@ def epoch_end() -> list[AnyEvent]:
 def planned_longest() -> list[AnyEvent]:
     """The plan knows which step brings the longest batch, and what it needs."""
     build = card(budget={"steps_total": 1000})
-    build.add(Plan(peak_by_tokens=[[1000, 14 * GIB], [9000, 46 * GIB]], longest=[{"step": 400, "tokens": 9000}]))  # type: ignore[list-item]
+    build.add(Plan(peak_by_tokens=[[1000, 14 * GIB], [9000, 46 * GIB]], longest=[LongBatch(step=400, tokens=9000)]))
     return course(build.start(), 30, flat()).end("interrupted")
 
 
