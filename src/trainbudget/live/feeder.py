@@ -17,7 +17,7 @@ from trainbudget.live.merge import merge_steps, mergeable
 from trainbudget.live.pipeline import Pipeline
 from trainbudget.live.probes.host import HostProbe
 from trainbudget.live.probes.step_clock import StepMarks
-from trainbudget.live.probes.torch_memory import torch_cuda, torch_uuids
+from trainbudget.live.probes.torch_memory import torch_cuda, torch_uuids, used_ordinals
 from trainbudget.live.queue import FactQueue
 from trainbudget.live.sampler import Sampler
 from trainbudget.sinks.record import TraceWriter
@@ -217,8 +217,12 @@ class Feeder:
             self._retired.stop()
             self.sampler.start()
         cuda = torch_cuda()
-        if cuda is not None and self.sampler.torch_uuids is None:
+        if cuda is None:
+            return
+        if self.sampler.torch_uuids is None:
             self.sampler.torch_uuids = torch_uuids(cuda)
+        # Once ours, always ours: memory that is given back for a moment makes no other owner.
+        self.sampler.torch_used = tuple(sorted({*self.sampler.torch_used, *used_ordinals(cuda)}))
 
     # --- feeding
 

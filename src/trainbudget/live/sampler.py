@@ -50,12 +50,13 @@ class Sampler:
         self.backend: GpuBackend | None = None
         self.gpus: tuple[Gpu, ...] = ()
         self.mapping = Mapping()
-        self.torch_uuids: Sequence[str] | None = None
+        self.torch_uuids: Sequence[str] | None = None  # all devices torch sees, in its order; set by the feeder
+        self.torch_used: tuple[int, ...] = ()  # ordinals on which this process holds memory; set by the feeder
         self.sample_s = 0.0
         self.errors: dict[str, int] = {}
         self.busy_since_s: float | None = None
         self._stop = threading.Event()
-        self._mapped: Sequence[str] | None = None
+        self._mapped: tuple[Sequence[str] | None, tuple[int, ...]] = (None, ())
         self._watched: list[int] = []
         self.thread = threading.Thread(target=self._run, name="trainbudget-sampler", daemon=True)
 
@@ -110,7 +111,7 @@ class Sampler:
         """Decide whose the devices are, again when torch has told its UUIDs; announce what changed."""
         if self.backend is None or not self.gpus:
             return
-        self._mapped = self.torch_uuids
+        self._mapped = (self.torch_uuids, self.torch_used)
         simulated = self.backend if isinstance(self.backend, Simulated) else None
         self.mapping = map_devices(
             self.backend.identities,
@@ -119,7 +120,7 @@ class Sampler:
             torch_uuids=simulated.framework_uuids if simulated else self.torch_uuids,
             local_rank=self._local_rank,
             local_world_size=self._local_world_size,
-            used=simulated.used_ordinals if simulated else None,
+            used=simulated.used_ordinals if simulated else self.torch_used,
         )
         owned = set(self.mapping.owned)
         # Devices of sibling ranks are theirs to charge; where nobody's is known, all that the job can see are the job's.
@@ -136,7 +137,7 @@ class Sampler:
     def _round(self) -> None:
         if self.backend is None:
             return
-        if self.torch_uuids is not self._mapped:
+        if (self.torch_uuids, self.torch_used) != self._mapped:
             self._map()
         began_s = self.busy_since_s = self._clock.now_s()
         for gpu in self._watched:
