@@ -7,17 +7,23 @@ from trainbudget.events import Reading
 
 #: Utilization above which a reading shows a device at work: clocks, power and link of an idle one are its own affair.
 BUSY_UTILIZATION = 0.5
-#: Busy readings that make a reference: half a minute at one reading a second, five minutes at one in ten.
+#: Busy readings that make a reference, or the seconds after which fewer do: heat and faults of a run's first minutes must not
+#: become what is usual.
 REFERENCE_READINGS = 30
+REFERENCE_S = 60.0
+#: Flags of a clock that is held down (nvidia-smi's names).
+SLOWED = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown", "hw_slowdown", "hw_power_brake_slowdown"})
 #: A reference of fewer readings is not one.
 MIN_READINGS = 5
 
 
 class LoadTrack:
-    """Learns from the first `REFERENCE_READINGS` busy readings of training, then costs nothing."""
+    """Learns from the first busy readings of training (30, or those of a minute), then costs nothing."""
 
     def __init__(self) -> None:
         self.learning = True
+        self._since_s: float | None = None
+        self._count = 0
         self._clocks: list[float] = []
         self._powers: list[float] = []
         self._memory: list[float] = []
@@ -43,13 +49,17 @@ class LoadTrack:
         if event.utilization_ratio is None or event.utilization_ratio < BUSY_UTILIZATION:
             return
         self._reference = None
-        if event.sm_clock_hz is not None:
+        if self._since_s is None:
+            self._since_s = event.t_s
+        # A clock that is already held down is no reference.
+        if event.sm_clock_hz is not None and (not event.throttle or SLOWED.isdisjoint(event.throttle)):
             self._clocks.append(event.sm_clock_hz)
         if event.power_w is not None:
             self._powers.append(event.power_w)
         if event.memory_utilization_ratio is not None:
             self._memory.append(event.memory_utilization_ratio)
-        if max(len(self._clocks), len(self._powers), len(self._memory)) >= REFERENCE_READINGS:
+        self._count += 1
+        if self._count >= REFERENCE_READINGS or (self._count >= MIN_READINGS and event.t_s - self._since_s >= REFERENCE_S):
             self.learning = False
 
     def _learned(self) -> tuple[float | None, float | None, float | None]:
