@@ -9,6 +9,7 @@ import msgspec
 
 from trainbudget.engine.detect import DETECTORS
 from trainbudget.engine.detect.base import Detector, Signal, View
+from trainbudget.engine.intake import sane
 from trainbudget.engine.ledger import Ledger
 from trainbudget.engine.report import Report
 from trainbudget.engine.reporting import report_of
@@ -58,6 +59,7 @@ class Engine:
 
     def feed(self, event: AnyEvent) -> None:
         timeline = self.timeline
+        event = sane(event, timeline.now_s)
         timeline.feed(event)
         self.ledger.feed(event)
         if timeline.now_s >= self._next_check_s or isinstance(event, (Event, End, Phase)):
