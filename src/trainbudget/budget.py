@@ -129,7 +129,7 @@ class Budget:
             run_time_s=bound(self.run_time_s),
             memory_peak_bytes=bound(self.memory_peak_bytes),
             step_time_s=bound(self.step_time_s),
-            **more,
+            **more,  # type: ignore[arg-type]
         )
 
 

@@ -126,7 +126,10 @@ class TrainBudgetCallback(TrainerCallback):
             self._eval_open = False
             self.monitor.phase_end("eval", start_s=self.monitor.boundary_s)
 
-    on_predict = on_evaluate
+    def on_predict(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
+    ) -> None:
+        self.on_evaluate(args, state, control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self._exact_phases:

@@ -196,7 +196,7 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
             return method(*args, **kwargs)
 
     def _read_loss(self, outputs: Any) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
         device = getattr(loss, "device", None)
         # A loss on a GPU is not read: that would wait for the device.
         if device is not None and device.type == "cpu" and loss.numel() == 1:
@@ -210,7 +210,7 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
         if trainer.loggers and trainer._logger_connector.should_update_logs:
             for logger in trainer.loggers:
                 logger.log_metrics(tracker_values(report), step=trainer.global_step)
-        bar = getattr(trainer.progress_bar_callback, "train_progress_bar", None)
+        bar: Any = getattr(trainer.progress_bar_callback, "train_progress_bar", None)
         if hasattr(bar, "set_postfix_str"):
             bar.set_postfix_str(status_line(report), refresh=False)
 
@@ -251,8 +251,8 @@ class _TimedFetcher:
         monitor.data_wait(monitor.now_s() - began)
         return item
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         return type(self.__dict__["_timed"][0])
 
     def __getattr__(self, name: str) -> Any:

@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -95,8 +95,8 @@ def read_trace(path: str | Path) -> Iterator[AnyEvent]:
 
 def write_trace(path: str | Path, events: Iterable[AnyEvent]) -> None:
     """Write facts to a file at once (tests, tools); a live run uses `sinks.record`."""
-    opened: IO[bytes] = gzip.open(path, "wb") if str(path).endswith(".gz") else open(path, "wb")  # noqa: SIM115
-    with opened as file:
+    zipped = str(path).endswith(".gz")
+    with gzip.open(path, "wb") if zipped else open(path, "wb") as file:
         for event in events:
             file.write(encode(event) + b"\n")
 
@@ -125,8 +125,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     try:
         with open(path, "rb") as probe:
             zipped = probe.read(2) == b"\x1f\x8b"
-        opened: IO[bytes] = gzip.open(path, "rb") if zipped else open(path, "rb")  # noqa: SIM115
-        with opened as file:
+        with gzip.open(path, "rb") if zipped else open(path, "rb") as file:
             yield from file
     except (EOFError, zlib.error):
         return  # a torn .gz: what was read so far stands

@@ -96,7 +96,7 @@ def loop(job: Job, monitor: Monitor) -> None:
     train, held_out = data(job)
     network = model(job)
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
-    loader = DataLoader(train, batch_size=job.batch_size, shuffle=True, collate_fn=collate)
+    loader: Any = DataLoader(_as_any(train), batch_size=job.batch_size, shuffle=True, collate_fn=collate)
     monitor.train_begin(steps_total=job.steps, batch_size=job.batch_size)
     done = 0
     while done < job.steps:
@@ -110,10 +110,15 @@ def loop(job: Job, monitor: Monitor) -> None:
             done += 1
             if done % max(20, job.steps // 3) == 0:
                 with monitor.phase("eval"), torch.no_grad():
-                    for held in DataLoader(held_out, batch_size=job.batch_size, collate_fn=collate):
+                    for held in DataLoader(_as_any(held_out), batch_size=job.batch_size, collate_fn=collate):
                         network(**held)
             if done >= job.steps:
                 break
     with monitor.phase("save"):
         torch.save(network.state_dict(), job.output / "model.pt")
     monitor.train_end()
+
+
+def _as_any(examples: Any) -> Any:
+    """A map-style data set need not be a torch `Dataset`: length and indexing are enough."""
+    return examples

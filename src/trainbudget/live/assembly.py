@@ -132,7 +132,7 @@ def environment() -> dict[str, Any]:
 
 def merged_budget(**numbers: Number) -> BudgetFact | None:
     """A budget fact of what is known, or None of nothing."""
-    known = {name: value for name, value in numbers.items() if value is not None}
+    known: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
     return BudgetFact(**known) if known else None
 
 

@@ -159,9 +159,9 @@ class Feeder:
         if now_s - self._last_s >= TICK_S and not self._ended:
             self._feed(Tick(t_s=now_s))
         if self._learned is not None:
-            fact = self._learned.look(self._pipeline.engine.timeline)
-            if fact is not None:
-                self._feed(fact)
+            learned = self._learned.look(self._pipeline.engine.timeline)
+            if learned is not None:
+                self._feed(learned)
         if now_s >= self._self_s and not self._ended:
             self._self_s = now_s + SELF_S
             self._feed(self._self_fact(now_s))

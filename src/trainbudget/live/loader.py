@@ -39,8 +39,8 @@ class TimedLoader:
     def __len__(self) -> int:
         return len(self.__dict__["_timed"][0])
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         return type(self.__dict__["_timed"][0])
 
     def __getattr__(self, name: str) -> Any:

@@ -90,7 +90,7 @@ def _digits(total: float | None) -> int | None:
 
 
 def _memory_lines(report: Report) -> list[str]:
-    out = []
+    out: list[str] = []
     budget = report.budget.get("memory_peak_bytes")
     for gpu in report.gpus:
         if not gpu.charged or gpu.peak_used_bytes is None:
@@ -106,7 +106,7 @@ def _memory_lines(report: Report) -> list[str]:
 
 
 def _next_lines(report: Report) -> list[str]:
-    out = []
+    out: list[str] = []
     for finding in sorted(report.findings, key=lambda f: -f.severity.level):
         for advice in finding.advice[:1]:
             text = advice_text(advice, report.currency)

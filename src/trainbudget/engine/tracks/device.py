@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from trainbudget.engine.tracks.load import LoadTrack
 from trainbudget.engine.tracks.memory import MemoryTrack
@@ -20,6 +20,9 @@ WINDOW_READINGS = 900
 IDLE_UTILIZATION = 0.05
 #: A context with nothing in it takes 250-500 MiB (PyTorch issues 107667, 109888); more than this is work.
 CONTEXT_BYTES = 1024**3
+
+
+_T = TypeVar("_T", Reading, Allocator)
 
 
 class Sample(NamedTuple):
@@ -223,7 +226,7 @@ _QUERY_FIELDS = (
 )
 
 
-def _merged(old, new):  # type: ignore[no-untyped-def]
+def _merged(old: _T, new: _T) -> _T:
     """`new` with the gaps filled from `old`; a field that failed now is unknown now."""
     failed = _failed_fields(new.errors) if isinstance(new, Reading) and new.errors else ()
     merged = copy.copy(new)
