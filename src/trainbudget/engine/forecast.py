@@ -101,16 +101,21 @@ def trend_of(points: Sequence[Point], *, by_step: bool = False, most: int = 48) 
     return trend([p.t_s for p in points], [p.value for p in points], most=most)
 
 
-def still_rising(xs: Sequence[float], ys: Sequence[float], line: Trend, *, share: float = 0.4) -> bool:
-    """Whether the newest third still rises at `share` of the line's slope at least: a cache that has filled does not."""
-    n = len(xs)
-    third = n // 3
+def still_rising(xs: Sequence[float], ys: Sequence[float], *, share: float = 0.4) -> bool:
+    """Whether the last third rises at `share` of the first third's pace at least: a cache that fills does not.
+
+    Thirds are compared by their medians; a filling cache (exponential) falls below 0.4 after three of its time constants, below
+    0.75 after one.
+    """
+    third = len(xs) // 3
     if third < 2:
         return True
-    middle_x, late_x = sum(xs[third : 2 * third]) / third, sum(xs[-third:]) / third
-    middle_y = sorted(ys[third : 2 * third])[third // 2]
-    late_y = sorted(ys[-third:])[third // 2]
-    return late_x > middle_x and (late_y - middle_y) / (late_x - middle_x) >= share * line.slope
+    x = [sum(xs[i : i + third]) / third for i in (0, third, len(xs) - third)]
+    y = [sorted(ys[i : i + third])[third // 2] for i in (0, third, len(xs) - third)]
+    if not x[0] < x[1] < x[2]:
+        return True
+    early, late = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
+    return late > 0.0 and late >= share * early
 
 
 #: A line is not drawn further than this many times the span it was seen over: beyond, the answer is "unknown".

@@ -226,9 +226,11 @@ def host_growth(gib_per_step: float = 0.1, steps: int = 240, step_s: float = 5.0
     return build.end("interrupted")
 
 
-def saves(free_gib: float = 100.0, per_save: float = 15.0, count: int = 4, *, kept: int | None = None) -> list[AnyEvent]:
+def saves(
+    free_gib: float = 100.0, per_save: float = 15.0, count: int = 4, *, kept: int | None = None, **header: Any
+) -> list[AnyEvent]:
     """A checkpoint every 50 steps; `kept` = old ones are deleted beyond that many."""
-    build = course(card(budget={"steps_total": 1000}).start(), 1, flat())
+    build = course(card(budget={"steps_total": 1000}, **header).start(), 1, flat())
     build.host["disk_free_bytes"] = free_gib * GIB
     for place in range(count):
         course(build, 50, flat())

@@ -44,7 +44,7 @@ def _accumulation(phase: PhaseMemory) -> Accumulation | None:
     xs = [t for t, _, _ in phase.lines]
     ys = [allocated for _, allocated, _ in phase.lines]
     line = trend(xs, ys)
-    if line is None or not line.rising or not still_rising(xs, ys, line):
+    if line is None or not line.rising or not still_rising(xs, ys):
         return None
     grown = line.slope * (xs[-1] - xs[0])
     if grown < max(LEAST_GROWTH_BYTES, 4.0 * line.noise):

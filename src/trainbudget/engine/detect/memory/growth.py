@@ -97,6 +97,6 @@ def _checked(line: Trend | None, xs: list[float], ys: list[float], span_s: float
     if line is None or not line.rising:
         return None
     grown = line.slope * (xs[-1] - xs[0])
-    if grown < max(LEAST_GROWTH_BYTES, LEAST_GROWTH_NOISES * line.noise) or not still_rising(xs, ys, line):
+    if grown < max(LEAST_GROWTH_BYTES, LEAST_GROWTH_NOISES * line.noise) or not still_rising(xs, ys):
         return None
     return Growth(line, xs[-1] - xs[0], span_s, grown, by)

@@ -15,6 +15,8 @@ from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshol
 
 #: Growth below this is page cache, arenas and prefetched batches.
 LEAST_GROWTH_BYTES = 0.25 * GIB
+#: The last third must rise at this share of the first's pace: a host's memory often fills (prefetch, arenas, page tables).
+STEADY = 0.75
 #: Points after which a trend is looked for (host lines come every 10 s).
 LEAST_POINTS = 12
 
@@ -120,7 +122,7 @@ class HostMemoryForecast(BaseDetector):
         xs, ys = [p.t_s for p in points], [p.value if rising else -p.value for p in points]
         line = trend(xs, ys)
         if line is not None and not (
-            line.rising and line.slope * (xs[-1] - xs[0]) > 4.0 * line.noise and still_rising(xs, ys, line)
+            line.rising and line.slope * (xs[-1] - xs[0]) > 4.0 * line.noise and still_rising(xs, ys, share=STEADY)
         ):
             line = None
         if line is not None and not rising:
@@ -143,6 +145,20 @@ class HostMemoryForecast(BaseDetector):
         }
 
 
+#: Saves after which a run of unknown settings is taken to keep them all: the usual limits are 1 to 3.
+SAVES_UNKNOWN_LIMIT = 4
+
+
+def kept_checkpoints(timeline: Timeline) -> int | None:
+    """How many checkpoints are kept, as the framework's settings say; None = all, or unknown."""
+    settings = timeline.header.settings or {}
+    for name in ("save_total_limit", "save_top_k"):
+        value = settings.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
 class DiskForecast(BaseDetector):
     """Checkpoints fill the disk before the run ends."""
 
@@ -153,7 +169,8 @@ class DiskForecast(BaseDetector):
         title="The disk will be full",
         condition="Each save takes about the same from the free space, and the saves that are still to come take more than there "
         "is; or free space falls with a significant trend that meets zero within the run. Critical when the next save fails.",
-        silent="Where old checkpoints are deleted (free space comes back); before two saves; when the run ends before.",
+        silent="Where old checkpoints are deleted (free space comes back); before two saves (four, where it is not "
+        "known how many are kept); when the run ends before.",
         evidence={
             "free_bytes": "free on the checkpoint's file system",
             "per_save_bytes": "taken by one save",
@@ -197,6 +214,9 @@ class DiskForecast(BaseDetector):
                 steps.append((save.step - previous.step, save.end_s - previous.end_s))
         if len(taken) < 2 or not steps or min(taken[-2:]) <= 0.0:
             return []
+        limit = kept_checkpoints(timeline)
+        if limit is not None and len(saves) > limit:
+            return []  # old ones are deleted: what there is will do
         per_save = sorted(taken)[len(taken) // 2]
         if per_save < 1e6 or min(taken[-2:]) < 0.5 * per_save:
             return []  # nothing is taken, or old ones are deleted
@@ -204,8 +224,12 @@ class DiskForecast(BaseDetector):
         fit = int(free // per_save)
         left = timeline.steps_left
         saves_left = int(left // every) if left is not None and every > 0 else None
+        if saves_left is not None and limit is not None:
+            saves_left = min(saves_left, limit + 1 - len(saves))  # the new one is written before the oldest is deleted
         if (saves_left is not None and fit >= saves_left) or (saves_left is None and fit > REACH * len(saves)):
             return []
+        if fit >= 1 and limit is None and len(saves) < SAVES_UNKNOWN_LIMIT:
+            return []  # deletion may begin with the next one
         at_step = (saves[-1].step or 0) + (fit + 1) * every
         return [
             Signal(
@@ -227,13 +251,15 @@ class DiskForecast(BaseDetector):
         timeline = view.timeline
         points = series.points
         span = points[-1].t_s - points[0].t_s
+        if timeline.run.phase_counts.get("save"):
+            return []  # stairs of checkpoints are judged by their steps
         if len(points) < LEAST_POINTS or span < view.limit(self.record, "least_s"):
             return []
         if points[0].value - points[-1].value < LEAST_GROWTH_BYTES:
             return []
         xs, ys = [p.t_s for p in points], [-p.value for p in points]
         line = trend(xs, ys)
-        if line is None or not line.rising or not still_rising(xs, ys, line) or line.slope * span < 4.0 * line.noise:
+        if line is None or not line.rising or not still_rising(xs, ys, share=STEADY) or line.slope * span < 4.0 * line.noise:
             return []
         met = line.reaches(0.0)
         if met is None or met[0] - timeline.now_s > view.limit(self.record, "reach") * span:

@@ -39,6 +39,8 @@ STAYED_RATIO = 0.9
 LONGER_RATIO = 0.01
 #: Peaks that differ this much from step to step follow the batch.
 VARIED_RATIO = 0.05
+#: Lengths whose longest exceeds the median by this vary.
+VARIED_LENGTHS = 1.2
 #: Seconds after an epoch's end in which a failure belongs to it, where no step has come since.
 EPOCH_END_S = 60.0
 
@@ -225,6 +227,9 @@ def _longest(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standin
     if crime.needed <= track.highest * (1.0 + LONGER_RATIO):
         return None
     if observed_line(device, by="sequence") is not None or observed_line(device, by="batch") is not None:
+        return "longest_batch"
+    lengths = sorted(r.event.max_sequence_tokens or r.event.tokens or 0.0 for r in timeline.steps.recent)
+    if lengths and lengths[-1] > VARIED_LENGTHS * lengths[len(lengths) // 2] > 0.0:
         return "longest_batch"
     heights = sorted(device.memory.transients)
     if len(heights) >= 8 and now.at_rest is not None:
