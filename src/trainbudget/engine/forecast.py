@@ -44,14 +44,17 @@ class Trend:
     def falling(self) -> bool:
         return self.z <= -Z_TREND and self.high < 0.0
 
-    def reaches(self, limit: float) -> tuple[float, float, float] | None:
-        """x at which the line meets `limit` (value, low, high), or None where it never does."""
+    def reaches(self, limit: float, *, error: float = 0.0) -> tuple[float, float, float] | None:
+        """x at which the line meets `limit` (value, low, high), or None where it never does.
+
+        `error` is how far the limit itself may be off (90 %), in units of y: it widens the interval.
+        """
         gap = limit - self.level
         slope, low, high = (self.slope, self.low, self.high) if gap >= 0 else (-self.slope, -self.high, -self.low)
         gap = abs(gap)
         if slope <= 0.0:
             return None
-        margin = Z90 * self.noise
+        margin = math.hypot(Z90 * self.noise, error)
         at = self.x_last + gap / slope
         earliest = self.x_last + max(0.0, gap - margin) / max(high, slope)
         latest = self.x_last + (gap + margin) / low if low > 0.0 else math.inf

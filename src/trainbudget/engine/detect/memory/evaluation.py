@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.memory.growth import LEAST_GROWTH_BYTES
@@ -27,6 +28,7 @@ class Accumulation:
     accumulated_bytes: float
     factor: float
     begin_s: float
+    batch_bytes: float  # the largest rise between two lines: what comes in lumps is known to a lump
 
 
 def accumulation_of(track: MemoryTrack) -> Accumulation | None:
@@ -56,7 +58,9 @@ def _accumulation(phase: PhaseMemory) -> Accumulation | None:
         for _, allocated, peak in phase.lines[len(phase.lines) // 2 :]
         if peak is not None and allocated - base > 0.25 * held > 0
     ]
-    return Accumulation(line, base, held, max(1.0, *factors) if factors else 1.0, phase.start_s)
+    return Accumulation(
+        line, base, held, max(1.0, *factors) if factors else 1.0, phase.start_s, max(b - a for a, b in pairwise(ys))
+    )
 
 
 def usual_duration_s(timeline: Timeline) -> float | None:
@@ -111,7 +115,7 @@ class EvalAccumulation(BaseDetector):
             hit_s = None
             if now.capacity is not None:
                 room = found.base_bytes + (now.capacity - found.base_bytes) / found.factor
-                met = found.trend.reaches(room)
+                met = found.trend.reaches(room, error=now.room_error + found.batch_bytes)
                 if met is not None and met[0] - timeline.now_s <= view.limit(self.record, "reach") * passed:
                     hit_s = met
             meets = hit_s is not None and (ends_s is None or hit_s[0] <= ends_s)

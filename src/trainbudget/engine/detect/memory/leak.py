@@ -33,7 +33,14 @@ class Meeting:
 
 
 def meeting(
-    growth: Growth, room_bytes: float | None, timeline: Timeline, *, least_steps: float, least_s: float, reach: float = REACH
+    growth: Growth,
+    room_bytes: float | None,
+    timeline: Timeline,
+    *,
+    error_bytes: float,
+    least_steps: float,
+    least_s: float,
+    reach: float = REACH,
 ) -> Meeting | None:
     """When `growth` has used up what the level may rise to (`room_bytes`), or None where there is no limit to meet.
 
@@ -41,7 +48,7 @@ def meeting(
     """
     if room_bytes is None:
         return None
-    met = growth.trend.reaches(room_bytes)
+    met = growth.trend.reaches(room_bytes, error=error_bytes)
     now_step = timeline.run.last_step
     if met is None or now_step is None:
         return None
@@ -91,6 +98,7 @@ def rest_meeting(device: DeviceTrack, view: View, record: CodeRecord) -> tuple[G
         growth,
         room,
         view.timeline,
+        error_bytes=now.room_error,
         least_steps=view.limit(record, "least_steps"),
         least_s=view.limit(record, "least_s"),
     )
@@ -281,10 +289,11 @@ class OomForecast(BaseDetector):
             return
         limit, _ = limit_of(device, timeline)
         least = 2.0 * view.limit(self.record, "least_steps")
-        met = meeting(growth, limit, timeline, least_steps=least, least_s=60.0, reach=2.0)
+        now = standing(device, timeline)
+        met = meeting(growth, limit, timeline, error_bytes=4.0 * now.room_error, least_steps=least, least_s=60.0, reach=2.0)
         if met is None or not met.due or not met.within_run:
             return
-        evidence = {**standing(device, timeline).evidence(), **growth_evidence(growth), "source": "device"}
+        evidence = {**now.evidence(), **growth_evidence(growth), "source": "device"}
         yield self._signal(device, met, evidence, view, timeline)
 
     def _signal(self, device: DeviceTrack, met: Meeting, evidence: dict[str, object], view: View, timeline: Timeline) -> Signal:

@@ -15,6 +15,9 @@ CONTEXT_MOST_BYTES = 0.6 * GIB
 COMMUNICATION_MOST_BYTES = 1.0 * GIB
 #: What the driver keeps of a card, where it does not tell: 250 MiB on small ones to 912 MiB on 80 GB (nvml-wrapper issue 57).
 DRIVER_SHARE, DRIVER_LEAST_BYTES, DRIVER_MOST_BYTES = 0.012, 0.3 * GIB, 1.0 * GIB
+#: How far the room is known (90 %): the context is estimated, segments are taken in steps of 2 to 20 MiB and more, and the
+#: driver's last blocks cannot be had. Seen in recorded failures: 30 MiB to 0.5 % of the limit.
+ROOM_ERROR_RATIO, ROOM_ERROR_LEAST_BYTES = 0.005, 0.03 * GIB
 #: Others hold "something" above this: contexts, desktops and what is not attributable stay below.
 OTHERS_BYTES = 1.0 * GIB
 
@@ -42,6 +45,11 @@ class Standing:
     @property
     def capacity(self) -> float | None:
         return None if self.limit is None else self.limit - self.context - (self.others or 0.0)
+
+    @property
+    def room_error(self) -> float:
+        """How far `capacity` may be off (90 %)."""
+        return max(ROOM_ERROR_LEAST_BYTES, ROOM_ERROR_RATIO * (self.limit or 0.0))
 
     def evidence(self) -> dict[str, object]:
         """The numbers as every memory finding shows them."""
