@@ -62,10 +62,13 @@ class Engine:
         event = sane(event, timeline.now_s)
         timeline.feed(event)
         self.ledger.feed(event)
-        if timeline.now_s >= self._next_check_s or isinstance(event, (Event, End, Phase)):
-            self._check(urgent=isinstance(event, (Event, End)))
-        elif isinstance(event, Header):
-            self._take_header(event)
+        kind = type(event)
+        if kind in _MOMENTS:
+            self._check(urgent=kind is not Phase)
+        elif timeline.now_s >= self._next_check_s:
+            self._check(urgent=False)
+        elif kind is Header:
+            self._take_header(event)  # type: ignore[arg-type]
 
     def report(self) -> Report:
         return report_of(self.timeline, self.ledger, self.findings)
@@ -81,11 +84,14 @@ class Engine:
         now_s = self.timeline.now_s
         self._next_check_s = now_s + CHECK_S
         view = View(self.timeline, self.ledger, self._thresholds, self._board.active_codes)
+        due, board = self._due, self._board
         for place, detector in enumerate(self._detectors):
-            if now_s < self._due[place] and not urgent:
-                continue
-            self._due[place] = now_s + detector.every_s
-            self._board.take(detector, now_s, detector.check(view))
+            if urgent or now_s >= due[place]:
+                due[place] = now_s + detector.every_s
+                for signal in detector.check(view):
+                    board.take(detector, signal, now_s)
+                if board.holds(detector):
+                    board.fade(detector, now_s)
         if self._advise is not None and self._advised < len(self._board.findings):
             self._add_advice(self._advise)
 
@@ -97,6 +103,9 @@ class Engine:
             if advice:
                 findings[place] = msgspec.structs.replace(findings[place], advice=tuple(advice))
         self._advised = len(findings)
+
+
+_MOMENTS = frozenset({Event, End, Phase})
 
 
 class _Condition(msgspec.Struct):
@@ -118,24 +127,20 @@ class Board:
         self.findings: list[Finding] = []
         self.ignore = ignore
         self.active_codes: frozenset[str] = frozenset()
-        self._conditions: dict[str, _Conditions] = {}
+        self._conditions: dict[Detector, _Conditions] = {}
 
-    def take(self, detector: Detector, now_s: float, signals: Iterable[Signal]) -> None:
-        name = type(detector).__name__
-        known = self._conditions.get(name)
-        for signal in signals:
-            if signal.code in self.ignore:
-                continue
-            if signal.once:
-                self._raise(signal, now_s)
-                continue
-            if known is None:
-                known = self._conditions.setdefault(name, {})
-            self._hold(known, signal, now_s, detector.hold_s)
-        if known:
-            self._fade(known, now_s, detector.clear_s)
+    def holds(self, detector: Detector) -> bool:
+        """Whether a condition of this detector is being watched."""
+        return detector in self._conditions
 
-    def _hold(self, known: _Conditions, signal: Signal, now_s: float, hold_s: float) -> None:
+    def take(self, detector: Detector, signal: Signal, now_s: float) -> None:
+        """A condition holds now: it is raised once it has held for `hold_s`."""
+        if signal.code in self.ignore:
+            return
+        if signal.once:
+            self._raise(signal, now_s)
+            return
+        known, hold_s = self._conditions.setdefault(detector, {}), detector.hold_s
         condition = known.get(signal.key)
         if condition is None:
             condition = known[signal.key] = _Condition(signal, now_s, now_s)
@@ -146,7 +151,9 @@ class Board:
             place = self._reopen(signal, now_s)
             condition.finding = self._raise(signal, now_s) if place is None else place
 
-    def _fade(self, known: _Conditions, now_s: float, clear_s: float) -> None:
+    def fade(self, detector: Detector, now_s: float) -> None:
+        """After a look: what no longer holds is cleared once it has been gone for `clear_s`."""
+        known, clear_s = self._conditions[detector], detector.clear_s
         for key in [k for k, c in known.items() if c.seen_s < now_s]:
             condition = known[key]
             if condition.finding is None:
@@ -154,6 +161,8 @@ class Board:
             elif now_s - condition.seen_s >= clear_s:
                 self._clear(condition.finding, now_s)
                 del known[key]
+        if not known:
+            del self._conditions[detector]
 
     def _raise(self, signal: Signal, now_s: float) -> int | None:
         if len(self.findings) >= MOST_FINDINGS:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from trainbudget.engine.timeline import HANG_FLOOR_S, Timeline
 from trainbudget.engine.tracks.run import STARTUP_PHASES
 from trainbudget.engine.tracks.steps import WARMUP_STEPS, StepRecord, steady_from
-from trainbudget.events import AnyEvent, End, Event, Phase, Step
+from trainbudget.events import AnyEvent, End, Event, Phase, Price, Step
 
 USEFUL = ("compute",)
 OVERHEAD = ("startup", "warmup", "communication", "eval", "save", "log")
@@ -49,7 +49,10 @@ class Ledger:
         self.seconds: dict[str, float] = {}
         self.unpriced: dict[str, float] = {}
         self.cost: dict[str, float] = {}
-        self.booked_s: float | None = None  # wall seconds; everything before is booked
+        self.booked_s = 0.0  # wall seconds; everything before is booked
+        self._begun = False
+        self._price: Price | None = None
+        self._rate = 0.0  # money a GPU-second at the price of now
         self.wait_assumed = False  # a data wait was charged whole, the GPU's part in it being unknown
         self._warming: list[tuple[Step, StepRecord]] = []
         self._phases: list[tuple[float, float, str]] = []  # closed, not yet passed by booked_s: start, end, phase (wall)
@@ -60,31 +63,33 @@ class Ledger:
     # --- facts
 
     def feed(self, event: AnyEvent) -> None:
-        if self.booked_s is None:
-            self.booked_s = self._time.started_s
-        if self.unpriced and self._time.price is not None:
-            self._price_the_past()
-        if isinstance(event, Step):
+        time = self._time
+        if not self._begun:
+            self._begun, self.booked_s = True, time.started_s
+        if time.price is not self._price:
+            self._on_price()
+        kind = type(event)
+        if kind is Step:
             self._stalling = False
-            self._on_step(event)
-        elif isinstance(event, Phase):
+            self._on_step(event)  # type: ignore[arg-type]
+        elif kind is Phase:
             self._stalling = False
-            phase = self._time.closed_phase
+            phase = time.closed_phase
             if phase is not None:
-                self._phases.append((self._time.wall_s(phase.start_s), self._time.wall_s(phase.end_s), phase.phase))
+                self._phases.append((time.wall_s(phase.start_s), time.wall_s(phase.end_s), phase.phase))
                 self._settle()
-        elif isinstance(event, Event):
-            self._on_event(event)
-        elif isinstance(event, End):
+        elif kind is Event:
+            self._on_event(event)  # type: ignore[arg-type]
+        elif kind is End:
             self._flush_warming()
-            self._book_rest(self._time.wall_s())
-        else:
+            self._book_rest(time.wall_s())
+        elif time.now_s - time.gaps_s - self.booked_s >= SETTLE_S:
             self._settle()
 
     @property
     def pending_s(self) -> float:
         """Wall seconds that are not booked yet."""
-        return max(0.0, self._time.wall_s() - (self.booked_s if self.booked_s is not None else self._time.started_s))
+        return max(0.0, self._time.wall_s() - (self.booked_s if self._begun else self._time.started_s))
 
     @property
     def charged_count(self) -> int:
@@ -104,15 +109,13 @@ class Ledger:
             if bucket in self.seconds
         }
 
-    def _price_the_past(self) -> None:
+    def _on_price(self) -> None:
         """The first price known holds for what was booked before it; a later one only for what comes after."""
+        self._price = self._time.price
+        self._rate = (self._price.per_gpu_hour or 0.0) / 3600.0 if self._price is not None else 0.0
         for bucket, seconds in self.unpriced.items():
-            self.cost[bucket] = self.cost.get(bucket, 0.0) + seconds * self._price_per_s()
+            self.cost[bucket] = self.cost.get(bucket, 0.0) + seconds * self._rate
         self.unpriced.clear()
-
-    def _price_per_s(self) -> float:
-        price = self._time.price
-        return (price.per_gpu_hour or 0.0) / 3600.0 if price is not None else 0.0
 
     # --- steps
 
@@ -140,8 +143,8 @@ class Ledger:
 
     def _book_step(self, event: Step, record: StepRecord, *, warm: bool) -> None:
         end = record.end_s
-        start = min(max(record.start_s, self._booked), end)
-        if end <= self._booked:
+        start = min(max(record.start_s, self.booked_s), end)
+        if end <= self.booked_s:
             return
         wait = (record.wait_s or 0.0) * record.count
         if self._startup:
@@ -149,7 +152,7 @@ class Ledger:
             self._startup = False
             wait = wait * (record.count - 1) / record.count
         elif record.count == 1:
-            self._book(start - min(wait, max(0.0, start - self._booked)), "other")
+            self._book(start - min(wait, max(0.0, start - self.booked_s)), "other")
             self._book_wait(start, event, record)
             wait = 0.0
         if record.count > 1:
@@ -159,17 +162,17 @@ class Ledger:
             self._book_inside(end, event, record, warm=warm)
 
     def _book_merged(self, event: Step, record: StepRecord, wait_s: float, *, warm: bool) -> None:
-        span = record.end_s - self._booked
+        span = record.end_s - self.booked_s
         inside = min(span, record.duration_s * record.count)
         wait_s = min(wait_s, span - inside) if event.step_s is not None else min(wait_s, span)
-        self._book_wait(self._booked + wait_s, event, record)
+        self._book_wait(self.booked_s + wait_s, event, record)
         if event.step_s is not None:
             self._book(record.end_s - inside, "other")
         self._book_inside(record.end_s, event, record, warm=warm)
 
     def _book_wait(self, until: float, event: Step, record: StepRecord) -> None:
         """Book a data wait: as waste for the part in which the GPU was idle, the rest is compute that overlapped it."""
-        length = until - self._booked
+        length = until - self.booked_s
         if length <= 0.0:
             return
         idle = length
@@ -259,7 +262,7 @@ class Ledger:
     def _settle(self) -> None:
         """Book what has become final without a step: stalls, and what nothing can explain any more."""
         run, now = self._time.run, self._time.wall_s()
-        if run.open or now - self._booked < SETTLE_S:
+        if run.open or now - self.booked_s < SETTLE_S:
             return  # pending: the open phase, or too young
         if self._warming and now - self._warming[0][1].end_s > PENDING_S:
             self._flush_warming()
@@ -267,12 +270,12 @@ class Ledger:
             stalled_since = self._time.stalled_since_s
             if stalled_since is not None:
                 self._flush_warming()
-                self._book(max(self._booked, self._time.wall_s(stalled_since)), "other")
+                self._book(max(self.booked_s, self._time.wall_s(stalled_since)), "other")
                 self._book(now, "stall", over_phases=False)
                 self._stalling = True
             return
         horizon = now - PENDING_S
-        if horizon > self._booked:
+        if horizon > self.booked_s:
             self._book(horizon, self._mode())
 
     def _mode(self) -> str:
@@ -298,38 +301,38 @@ class Ledger:
 
     # --- booking
 
-    @property
-    def _booked(self) -> float:
-        return self.booked_s if self.booked_s is not None else self._time.started_s
-
     def _book(self, until: float, bucket: str, *, over_phases: bool = True) -> None:
-        length = until - self._booked
+        length = until - self.booked_s
         if length > 0.0:
             self._book_split(until, [(bucket, length)], over_phases=over_phases)
 
     def _book_split(self, until: float, parts: list[tuple[str, float]], *, over_phases: bool = True) -> None:
         """Book everything until `until`: phases take their seconds first, the rest is shared like `parts`."""
-        begin = self._booked
+        begin = self.booked_s
         length = until - begin
         if length <= 0.0:
             return
         rest = length
+        used, unused = self._charged()
         if self._phases and over_phases:
             for bucket, seconds in self._phase_seconds(begin, until):
-                self._add(bucket, seconds)
+                self._put(bucket, seconds, used, unused)
                 rest -= seconds
         self.booked_s = until
         if self._phases:
             self._phases = [p for p in self._phases if p[1] > until]
-        total = sum(seconds for _, seconds in parts)
         if rest <= 0.0:
             return
+        total = 0.0
+        for _, seconds in parts:
+            total += seconds
         if total <= 0.0:
-            self._add("other", rest)
+            self._put("other", rest, used, unused)
             return
+        scale = rest / total
         for bucket, seconds in parts:
             if seconds > 0.0:
-                self._add(bucket, rest * seconds / total)
+                self._put(bucket, seconds * scale, used, unused)
 
     def _phase_seconds(self, begin: float, until: float) -> list[tuple[str, float]]:
         """Seconds of each phase in the interval; where phases nest, the innermost (begun last) has the time."""
@@ -345,25 +348,31 @@ class Ledger:
                 out.append((_PHASE_BUCKET.get(max(over)[2], "other"), high - low))
         return out
 
-    def _add(self, bucket: str, wall_s: float) -> None:
-        """Book wall seconds on every charged GPU; one that has never been used was idle, whatever the others did."""
+    def _charged(self) -> tuple[int, int]:
+        """How many charged GPUs are in use, and how many have never been."""
         devices = self._time.charged
         if not devices:
-            self._put(bucket, wall_s)
-            return
+            return 1, 0  # the pseudo-device `cpu`
         unused = 0
-        if bucket not in ("startup", "stall", "idle"):
-            for device in devices:
+        for device in devices:
+            if not device.active or not device.owned:
                 unused += device.unused
-        self._put(bucket, wall_s * (len(devices) - unused))
-        if unused:
-            self._put("idle", wall_s * unused)
+        return len(devices) - unused, unused
 
-    def _put(self, bucket: str, gpu_s: float) -> None:
+    def _put(self, bucket: str, wall_s: float, used: int, unused: int) -> None:
+        """Book wall seconds on every charged GPU; one that has never been used was idle, whatever the others did."""
+        if unused and bucket not in _WHOLE:
+            self._put("idle", wall_s * unused, 1, 0)
+        else:
+            used += unused
+        gpu_s = wall_s * used
         if gpu_s <= 0.0:
             return
-        self.seconds[bucket] = self.seconds.get(bucket, 0.0) + gpu_s
-        if self._time.price is None:
-            self.unpriced[bucket] = self.unpriced.get(bucket, 0.0) + gpu_s
-        else:
-            self.cost[bucket] = self.cost.get(bucket, 0.0) + gpu_s * self._price_per_s()
+        seconds = self.seconds
+        seconds[bucket] = seconds.get(bucket, 0.0) + gpu_s
+        book = self.unpriced if self._price is None else self.cost
+        book[bucket] = book.get(bucket, 0.0) + (gpu_s if self._price is None else gpu_s * self._rate)
+
+
+#: Buckets that hold for every charged GPU, used or not.
+_WHOLE = frozenset({"startup", "stall", "idle"})

@@ -128,7 +128,7 @@ def _steps(timeline: Timeline) -> StepsReport:
 def _gpu(device: DeviceTrack) -> GpuReport:
     return GpuReport(
         info=copy.copy(device.info),
-        reading=device.last,
+        reading=copy.copy(device.last),
         allocator=device.allocator,
         owned=device.owned,
         charged=device.charged,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from trainbudget.engine.tracks.load import LoadTrack
 from trainbudget.engine.tracks.memory import MemoryTrack
@@ -20,9 +20,6 @@ WINDOW_READINGS = 900
 IDLE_UTILIZATION = 0.05
 #: A context with nothing in it takes 250-500 MiB (PyTorch issues 107667, 109888); more than this is work.
 CONTEXT_BYTES = 1024**3
-
-
-_T = TypeVar("_T", Reading, Allocator)
 
 
 class Sample(NamedTuple):
@@ -114,7 +111,6 @@ class DeviceTrack:
             self._errors(event.errors, t_s)
         if self._answers(event):
             self.last_answer_s = t_s
-        self.last = event if self.last is None else _merged(self.last, event)
         sample = Sample(
             t_s,
             event.utilization_ratio,
@@ -139,12 +135,12 @@ class DeviceTrack:
     def on_allocator(self, event: Allocator) -> None:
         self.allocator = event if self.allocator is None else _merged(self.allocator, event)
         self.allocator_first = self.allocator_first or event
-        for name, value in (
-            ("peak_allocated_bytes", event.peak_allocated_bytes or event.allocated_bytes),
-            ("peak_reserved_bytes", event.peak_reserved_bytes or event.reserved_bytes),
-        ):
-            if value is not None:
-                setattr(self, name, max(getattr(self, name) or 0.0, value))
+        allocated = event.peak_allocated_bytes or event.allocated_bytes
+        if allocated is not None and allocated > (self.peak_allocated_bytes or 0.0):
+            self.peak_allocated_bytes = allocated
+        reserved = event.peak_reserved_bytes or event.reserved_bytes
+        if reserved is not None and reserved > (self.peak_reserved_bytes or 0.0):
+            self.peak_reserved_bytes = reserved
         if event.allocated_bytes:
             self.active = True
 
@@ -179,14 +175,24 @@ class DeviceTrack:
                 self.lost_since_s, self.lost_code = t_s, code
 
     def _answers(self, event: Reading) -> bool:
+        """Take the answers of a reading over into `last`; whether there was any."""
+        last = self.last
+        if last is None:
+            last = self.last = Reading(gpu=event.gpu)
+        last.t_s, last.errors, last.count = event.t_s, event.errors, event.count
         any_answer = False
-        for query, field in _QUERY_FIELDS:
-            if getattr(event, field) is not None:
+        for query, field in _ANSWERS:
+            value = getattr(event, field)
+            if value is not None:
                 any_answer = True
-                self.answered.add(query)
-                if query in self.errors and (event.errors is None or query not in event.errors):
+                setattr(last, field, value)
+                if query not in self.answered:
+                    self.answered.add(query)
+                if self.errors and query in self.errors and (event.errors is None or query not in event.errors):
                     del self.errors[query]
                     self.error_since_s.pop(query, None)
+            elif event.errors and query in event.errors:
+                setattr(last, field, None)  # what failed now is unknown now
         if any_answer and self.lost_since_s is not None and not event.errors:
             self.lost_since_s = self.lost_code = None  # it came back
         return any_answer
@@ -226,15 +232,29 @@ _QUERY_FIELDS = (
 )
 
 
-def _merged(old: _T, new: _T) -> _T:
-    """`new` with the gaps filled from `old`; a field that failed now is unknown now."""
-    failed = _failed_fields(new.errors) if isinstance(new, Reading) and new.errors else ()
+#: Every field of a reading with the query that answers it.
+_ANSWERS = (
+    *_QUERY_FIELDS,
+    ("utilization", "memory_utilization_ratio"),
+    ("memory", "memory_free_bytes"),
+    ("memory", "memory_reserved_bytes"),
+    ("memory", "context_bytes"),
+    ("sm_active", "tensor_active_ratio"),
+    ("pcie", "pcie_width"),
+    ("clock", "throttle"),
+    ("ecc", "ecc_corrected"),
+)
+
+
+def _merged(old: Allocator, new: Allocator) -> Allocator:
+    """`new` with the gaps filled from `old`."""
+    gaps = [name for name in _ALLOCATOR_FIELDS if getattr(new, name) is None]
+    if not gaps:
+        return new
     merged = copy.copy(new)
-    for name in new.__struct_fields__:
-        if name not in failed and getattr(new, name) is None and (value := getattr(old, name)) is not None:
-            setattr(merged, name, value)
+    for name in gaps:
+        setattr(merged, name, getattr(old, name))
     return merged
 
 
-def _failed_fields(errors: dict[str, int]) -> set[str]:
-    return {field for query, field in _QUERY_FIELDS if query in errors}
+_ALLOCATOR_FIELDS = tuple(name for name in Allocator.__struct_fields__ if name.endswith(("_bytes", "_retries", "ooms")))
