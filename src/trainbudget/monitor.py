@@ -16,19 +16,23 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from trainbudget.clock import Clock, SystemClock
 from trainbudget.config import Settings, load
 from trainbudget.engine.oom_message import is_device_oom, parse_oom
 from trainbudget.engine.report import Report
-from trainbudget.events import Allocator, BudgetFact, End, Event, Model, Number, Phase, PhaseBegin, Progress, Step
-from trainbudget.live.assembly import RunFacts, merged_budget, planned
-from trainbudget.live.feeder import Counters, Feeder, TimedStep
+from trainbudget.events import Allocator, BudgetFact, End, Event, Header, Model, Number, Phase, PhaseBegin, Progress, Step
+from trainbudget.live.assembly import RunFacts, allowed, merged_budget, planned
+from trainbudget.live.console import let_go_of_stuck_handlers
+from trainbudget.live.counters import Counters
+from trainbudget.live.feeder import Feeder
+from trainbudget.live.intake import TimedStep
+from trainbudget.live.probes.garbage import GarbageProbe
 from trainbudget.live.probes.step_clock import CudaStepClock
 from trainbudget.live.queue import FactQueue
 
-_log = logging.getLogger("trainbudget")
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -38,6 +42,8 @@ _OOM_NUMBERS = ("gpu", "requested_bytes", "allocated_bytes", "reserved_bytes", "
 ALLOCATOR_S = 0.5
 #: The feeder's last round must be over by then, or the process ends without it (contract: exit within 2 s).
 CLOSE_S = 1.5
+#: Whoever asks for the record's place or the page's address waits at most this long for them to be known.
+ASSEMBLED_S = 2.0
 
 
 def harmless(method: _F) -> _F:
@@ -51,7 +57,7 @@ def harmless(method: _F) -> _F:
         try:
             return method(self, *args, **kwargs)
         except Exception as err:  # noqa: BLE001 - training comes first
-            self._fault(method.__name__, err)
+            self._counters.fault(method.__name__, err)
             return None
         finally:
             self._counters.hook_s += time.perf_counter() - began
@@ -81,6 +87,10 @@ class Monitor:
         warnings: list[str] = []
         self.settings: Settings = load(arguments, warn=warnings.append)
         self._inert = self.settings.disabled
+        if self.settings.strict_port and not self._inert:
+            from trainbudget.live.start import require_free_port
+
+            require_free_port(self.settings.listen)
         self._counters = Counters()
         self._queue = FactQueue()
         self._lock = threading.Lock()
@@ -88,7 +98,10 @@ class Monitor:
         self._feeder: Feeder | None = None
         self._closed = False
         self._training = False
+        self._left: str | None = None  # how training was left last: finished, interrupted or failed
+        self._old_error: BaseException | None = None
         self._warnings = warnings
+        self._garbage = GarbageProbe(self._gc_pause)
         self._cuda_clock = CudaStepClock() if self.settings.step_clock != "wall" else None
         self._steps_total = steps_total
         self.run = RunFacts(framework=framework)
@@ -114,7 +127,7 @@ class Monitor:
             self.exception(error)
         else:
             self.train_end()
-        self.close("finished" if error is None else "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled or deep-copied monitor is a fresh one, not started: threads and files stay with the original."""
@@ -128,11 +141,30 @@ class Monitor:
                 return
             from trainbudget.live.start import start_feeder
 
-            self._feeder = start_feeder(self)
+            try:
+                self._feeder = start_feeder(self)
+            except Exception:
+                self._inert = True  # no thread to be had: nothing is watched, and nothing is tried at every step
+                raise
+        self._old_error = _last_error()
         reference = weakref.ref(self)
         atexit.register(_close_at_exit, reference)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=functools.partial(_forget_in_child, reference))
+
+    @harmless
+    def identify(
+        self, *, name: str | None = None, framework: str | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        """What an adapter knows of the run. After the start it is told by a second header, which fills in the first."""
+        run = self.run
+        if name is not None and run.name == "run":
+            run.name = name
+        run.framework = framework or run.framework
+        if settings is not None:
+            run.settings = dict(settings)
+        if self._feeder is not None:
+            self._put(Header(t_s=self._t_s(), framework=run.framework, settings=allowed(run.settings)))
 
     @harmless
     def close(self, outcome: str | None = None) -> None:
@@ -145,7 +177,7 @@ class Monitor:
         if feeder is None:
             return
         self._drop_references()
-        self._put(End(t_s=self._t_s(), outcome=outcome or ("interrupted" if self._training else "finished")))
+        self._put(End(t_s=self._t_s(), outcome=outcome or self._outcome()))
         feeder.stop.set()
         feeder.thread.join(CLOSE_S)
         self._inert = True
@@ -155,6 +187,13 @@ class Monitor:
         """The last published picture of the run, or None before the first."""
         feeder = self._feeder
         return feeder.report if feeder is not None else None
+
+    def _outcome(self) -> str:
+        if self._left in ("failed", "interrupted"):
+            return self._left
+        if self.stop_requested is not None:
+            return "stopped"
+        return "interrupted" if self._training else "finished"
 
     @property
     def started(self) -> bool:
@@ -173,12 +212,17 @@ class Monitor:
     @property
     def url(self) -> str | None:
         """Where the metrics page listens, or None."""
-        return getattr(self._feeder, "url", None)
+        return self._feeder.url if self._assembled() and self._feeder is not None else None
 
     @property
-    def directory(self) -> Any:
+    def directory(self) -> Path | None:
         """The run's record, or None."""
+        self._assembled()
         return self.run.directory
+
+    def _assembled(self) -> bool:
+        feeder = self._feeder
+        return feeder is not None and feeder.assembled.wait(ASSEMBLED_S)
 
     def subscribe(self, listener: Callable[[Report], None]) -> None:
         """Call `listener(report)` on the feeder thread after each report."""
@@ -192,7 +236,8 @@ class Monitor:
     ) -> None:
         """A training loop begins. Several in one process are one run."""
         self.start()
-        self._training = True
+        self._training, self._left = True, None
+        self._garbage.start()
         self._reset_step()
         self._step_open_s = None
         self._boundary_s = self._now_s()
@@ -204,7 +249,7 @@ class Monitor:
         """The training loop is over; the run goes on until `close` (that is how a held GPU is seen)."""
         if not self._training:
             return
-        self._training = False
+        self._training, self._left = False, "finished"
         self._drop_references()
         self._put(_event(self._t_s(), "train_end"))
 
@@ -424,9 +469,12 @@ class Monitor:
         with suppress(AttributeError):  # an exception with slots: at worst it is told twice
             error._trainbudget_seen = True  # type: ignore[attr-defined]
         self._training = False
-        if isinstance(error, KeyboardInterrupt):
+        self._drop_references()
+        if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code):
+            self._left = "interrupted"
             self._put(_event(self._t_s(), "interrupt"))
             return
+        self._left = "failed"
         text = str(error)
         if is_device_oom(type(error).__name__, text):
             self.out_of_memory(error)
@@ -467,6 +515,7 @@ class Monitor:
         self._step_open_s = None
         self._reset_step()
 
+    @harmless
     def _note_workers(self, loader: Any) -> None:
         workers = getattr(loader, "num_workers", None)
         if isinstance(workers, int):
@@ -493,13 +542,16 @@ class Monitor:
 
     def _drop_references(self) -> None:
         """After the end nothing of the trainer, the model or a batch is held."""
+        self._garbage.stop()
         self._step_open_s = None
         if self._cuda_clock is not None:
             self._cuda_clock.drop()
 
+    def _gc_pause(self, generation: int, duration_s: float) -> None:
+        self._put(_event(self._t_s(), "gc", generation=generation, duration_s=duration_s))
+
     def _fault(self, hook: str, err: BaseException) -> None:
-        if self._counters.error(f"hook_{hook}"):
-            _log.warning("monitoring fault in %s (%s: %s); training is not affected", hook, type(err).__name__, err)
+        self._counters.fault(hook, err)
 
 
 def _event(t_s: float, name: str, **detail: Any) -> Event:
@@ -512,22 +564,31 @@ def _fresh(arguments: Mapping[str, Any]) -> Monitor:
 
 
 def _close_at_exit(reference: weakref.ref[Monitor]) -> None:
-    """A process that ends in the middle of training: closed as failed when an exception ended it, else as interrupted."""
+    """A process that ends without `close`: failed when an exception ended it, else as training was left last."""
     monitor = reference()
-    if monitor is None or monitor._closed:
+    if monitor is None or monitor._feeder is None:
         return
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if error is not None:
-        monitor.exception(error)
-        monitor.close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-    else:
+    if not monitor._closed:
+        error = _last_error()
+        if error is not None and error is not monitor._old_error:
+            monitor.exception(error)
         monitor.close()
+    if monitor._feeder.thread.is_alive():
+        let_go_of_stuck_handlers(logging.getLogger("trainbudget"))
+
+
+def _last_error() -> BaseException | None:
+    """The exception that the interpreter has printed last, as it does with the one that ends a script."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
 
 
 def _forget_in_child(reference: weakref.ref[Monitor]) -> None:
     """A forked child (a loader worker) has none of our threads: its copy does nothing for ever."""
     monitor = reference()
-    if monitor is not None:
-        monitor._inert = True
-        monitor._closed = True
-        monitor._feeder = None
+    if monitor is None or monitor._feeder is None:
+        return
+    monitor._inert = monitor._closed = True
+    monitor._garbage.stop()
+    feeder, monitor._feeder = monitor._feeder, None
+    feeder.forget()

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.host import HostTrack, RankTrack
 from trainbudget.engine.tracks.learning import LearningTrack
@@ -235,13 +237,20 @@ class Timeline:
 
     def _on_header(self, event: Header) -> None:
         if self.events > 1:
-            return  # a second header (a joined file) changes nothing
+            self._fill_in(event)
+            return
         self.header = event
         self.started_s = min(0.0, event.process_started_s or 0.0)
         if event.budget is not None:
             self.merge_budget(event.budget)
         if event.price is not None:
             self._on_price(event.price)
+
+    def _fill_in(self, event: Header) -> None:
+        """A later header (a framework that was loaded after the start) adds what the first did not know, changes nothing."""
+        if event.settings and not self.header.settings:
+            framework = event.framework or self.header.framework
+            self.header = msgspec.structs.replace(self.header, settings=event.settings, framework=framework)
 
     def _on_price(self, event: Price) -> None:
         price = event.per_gpu_hour

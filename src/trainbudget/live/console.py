@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
+from typing import TextIO
 
 _NAME = "trainbudget-console"
 
@@ -11,8 +14,9 @@ _NAME = "trainbudget-console"
 class ConsoleHandler(logging.Handler):
     """Writes to stderr without taking anybody's lock.
 
-    A progress bar's lock may be held for ever by a thread that died in it, and `logging.shutdown` waits for handler locks
-    at exit: with either, a stuck terminal would keep the process alive. Only the feeder writes here, so none is needed.
+    A progress bar's lock may be held for ever by a thread that died in it, `logging.shutdown` waits for handler locks at
+    exit, and the interpreter waits for the stream's own: with any of them, a stuck terminal would keep the process alive.
+    Only daemon threads of ours write here, a line in one call, so none is needed.
     """
 
     def createLock(self) -> None:
@@ -23,10 +27,20 @@ class ConsoleHandler(logging.Handler):
         if stream is None:
             return
         try:
-            stream.write(_clear_line(stream) + self.format(record) + "\n")
-            stream.flush()
+            _write(stream, _clear_line(stream) + self.format(record) + "\n")
         except (OSError, ValueError):
             return  # the terminal is gone: nobody to tell
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Past the stream's buffer and its lock where the stream is the process's own and nobody listens in on it."""
+    if stream is sys.__stderr__ and "write" not in getattr(stream, "__dict__", {}):
+        rest = text.encode(stream.encoding or "utf-8", "backslashreplace")
+        while rest:
+            rest = rest[os.write(stream.fileno(), rest) :]
+        return
+    stream.write(text)
+    stream.flush()
 
 
 def _clear_line(stream: object) -> str:
@@ -60,3 +74,29 @@ def add_handler(logger: logging.Logger) -> None:
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
     logger.propagate = False
+
+
+def let_go_of_stuck_handlers(logger: logging.Logger) -> None:
+    """At process end, when a thread of ours is stuck inside a handler: `logging.shutdown` would wait for it for ever.
+
+    The handlers that somebody holds get a new lock and are taken off the list of those that are flushed at exit. What the
+    stuck one holds back is lost, and the process ends.
+    """
+    current: logging.Logger | None = logger
+    handlers: list[logging.Handler] = []
+    while current is not None:
+        handlers += current.handlers
+        current = current.parent if current.propagate else None
+    stuck = [h for h in handlers if h.lock is not None and not _free(h.lock)]
+    for handler in stuck:
+        handler.lock = threading.RLock()
+    flushed = getattr(logging, "_handlerList", None)
+    if stuck and isinstance(flushed, list):
+        flushed[:] = [reference for reference in flushed if reference() not in stuck]
+
+
+def _free(lock: threading.RLock) -> bool:  # type: ignore[valid-type]
+    if not lock.acquire(blocking=False):  # type: ignore[attr-defined]
+        return False
+    lock.release()  # type: ignore[attr-defined]
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import os
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from trainbudget.clock import Clock
 from trainbudget.errors import GpuUnavailableError
-from trainbudget.events import AnyEvent, BackendError, Event, Gpu
+from trainbudget.events import Allocator, AnyEvent, BackendError, Event, Gpu, Reading
 from trainbudget.gpu.mapping import Mapping, map_devices
 from trainbudget.gpu.protocol import AllocatorSource, EventSource, GpuBackend, Simulated
 
@@ -61,7 +62,13 @@ class Sampler:
         self.thread = threading.Thread(target=self._run, name="trainbudget-sampler", daemon=True)
 
     def start(self) -> None:
-        self.thread.start()
+        """Start the thread; a system that gives none leaves the run without device data."""
+        try:
+            self.thread.start()
+        except RuntimeError as err:
+            self.errors["sampler"] = 1
+            self.error = BackendError(code="unknown", text=str(err))
+            self.ready.set()
 
     def stop(self) -> None:
         """Ask the thread to end; it is a daemon and is not waited for."""
@@ -75,19 +82,28 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            self._open()
-            while not self._stop.is_set():
-                self._round()
+            self._guarded(self._open)
+            while self.backend is not None and not self._stop.is_set():
+                self._guarded(self._round)
                 if self._clock.wait(self._stop, self._period_s):
                     break
-        except Exception as err:  # noqa: BLE001 - the thread's last line of defence
-            self.errors["sampler"] = self.errors.get("sampler", 0) + 1
-            self.error = self.error or BackendError(code="unknown", text=f"{type(err).__name__}: {err}")
-            _log.warning("GPU sampling has ended (%s: %s); training is not affected", type(err).__name__, err)
         finally:
             self.ready.set()
             if self.backend is not None and not self.stuck:
-                self.backend.close()
+                self._guarded(self.backend.close)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """A backend that breaks its word costs one round; the first time is said."""
+        try:
+            call()
+        except Exception as err:  # noqa: BLE001 - whatever a driver's library raises
+            count = self.errors["sampler"] = self.errors.get("sampler", 0) + 1
+            if not self.gpus:
+                self.error = self.error or BackendError(code="unknown", text=f"{type(err).__name__}: {err}")
+            if count == 1:
+                _log.warning("a GPU reading failed (%s: %s); training is not affected", type(err).__name__, err)
+        finally:
+            self.busy_since_s = None
 
     def _open(self) -> None:
         self.busy_since_s = self._clock.now_s()
@@ -104,7 +120,6 @@ class Sampler:
             self.error = BackendError(code=err.code, text=str(err))
             self.backend = None
         finally:
-            self.busy_since_s = None
             self.ready.set()
 
     def _map(self) -> None:
@@ -139,21 +154,31 @@ class Sampler:
             return
         if (self.torch_uuids, self.torch_used) != self._mapped:
             self._map()
+        for gpu in tuple(self._watched):
+            self._guarded(functools.partial(self._read, gpu))
+        self._guarded(self._read_more)
+
+    def _read(self, gpu: int) -> None:
+        assert self.backend is not None
         began_s = self.busy_since_s = self._clock.now_s()
-        for gpu in self._watched:
-            reading = self.backend.read(gpu, now_s=self._now_s())
-            reading.t_s = self._now_s()
-            if self._stop.is_set():
-                return  # replaced while the driver kept us waiting
-            self.facts.append(reading)
-            for query in reading.errors or ():
-                self.errors[query] = self.errors.get(query, 0) + 1
+        reading = self.backend.read(gpu, now_s=self._now_s())
+        if self._stop.is_set():
+            return  # replaced while the driver kept us waiting
+        if not isinstance(reading, Reading):
+            raise TypeError(f"backend {self.backend.name} answered {type(reading).__name__} instead of a reading")
+        reading.t_s = self._now_s()
+        self.facts.append(reading)
+        for query in reading.errors or ():
+            self.errors[query] = self.errors.get(query, 0) + 1
+        self.sample_s += self._clock.now_s() - began_s
+
+    def _read_more(self) -> None:
+        """What only some backends tell: the allocator, moments."""
+        self.busy_since_s = self._clock.now_s()
         if isinstance(self.backend, AllocatorSource):
-            self.facts.extend(self.backend.allocator(self._now_s()))
+            self.facts.extend(a for a in self.backend.allocator(self._now_s()) if isinstance(a, Allocator))
         if isinstance(self.backend, EventSource):
             self.facts.extend(e for e in self.backend.events(self._now_s()) if isinstance(e, Event))
-        self.busy_since_s = None
-        self.sample_s += self._clock.now_s() - began_s
 
     def _now_s(self) -> float:
         return self._clock.now_s() - self._zero_s

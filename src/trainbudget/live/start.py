@@ -1,18 +1,22 @@
-"""Starting a monitor: collaborators are made here, once, and the start line is printed."""
+"""Starting a monitor: the threads are made at once, everything that can keep one waiting is made on the feeder's."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainbudget.config import parse_listen
 from trainbudget.engine.report import Report
-from trainbudget.errors import TrainBudgetError
-from trainbudget.events import AnyEvent
+from trainbudget.errors import ConfigError, TrainBudgetError
+from trainbudget.events import AnyEvent, Price
 from trainbudget.live.assembly import backend_factory, header_of, price_of
 from trainbudget.live.console import add_handler
 from trainbudget.live.enforce import Enforcer
-from trainbudget.live.feeder import Feeder
+from trainbudget.live.feeder import Feeder, Parts
 from trainbudget.live.identity import prepare_directory, ranks_of, run_directory, run_id, run_name
 from trainbudget.live.learned import LearnedBudget
 from trainbudget.live.pipeline import Pipeline
@@ -21,30 +25,30 @@ from trainbudget.live.probes.host import HostProbe, host_of, process_started_uni
 from trainbudget.live.sampler import Sampler
 from trainbudget.sinks.base import FanOut, Sink
 from trainbudget.sinks.log import LogSink
-from trainbudget.sinks.record import RecordSink, TraceWriter
+from trainbudget.sinks.record import RecordInUse, RecordSink, TraceWriter
 from trainbudget.wording.start import start_lines
 
 if TYPE_CHECKING:
     from trainbudget.monitor import Monitor
 
 _log = logging.getLogger("trainbudget")
+_T = TypeVar("_T")
+
+#: Directories tried after one that another live run writes in: several trainings under one TRAINBUDGET_RUN_DIR.
+_DIRECTORY_TRIES = 9
 
 
 def start_feeder(monitor: Monitor) -> Feeder:
-    """Make and start the threads of a monitor; each part that fails leaves the others working."""
+    """Make and start the threads of a monitor.
+
+    Raises:
+        RuntimeError: the system gives no thread.
+    """
     settings, run, clock = monitor.settings, monitor.run, monitor._clock
-    if settings.log:
-        add_handler(_log)
-    for text in monitor._warnings:
-        _log.warning("%s", text)
-    _identify(monitor)
-    writer = _writer(monitor)
-    sinks: list[Sink] = [LogSink(_log)] if settings.log else []
-    if writer is not None and run.directory is not None:
-        sinks.append(RecordSink(run.directory))
-    exporter = _exporter(monitor)
-    if exporter is not None:
-        sinks.append(exporter)
+    run.ranks = ranks_of(os.environ)
+    run.id = run_id(os.environ, run.ranks)
+    run.name = run_name(settings.run_name, fallback=run.name if run.name != "run" else None)
+    run.started_unix_s = clock.unix_s() - (clock.now_s() - monitor._zero_s)
     enforcer = Enforcer(settings, run.ranks.world_size)
 
     def make_sampler() -> Sampler:
@@ -57,30 +61,18 @@ def start_feeder(monitor: Monitor) -> Feeder:
             local_world_size=run.ranks.local_world_size,
         )
 
-    def preamble(sampler: Sampler) -> list[AnyEvent]:
-        header = header_of(run, settings, sampler)
-        price = price_of(settings, sampler.gpus, 0.0)
-        header.price = price
-        plan = plan_facts(settings.plan) if settings.plan not in (None, "auto") else []
-        if settings.log and run.ranks.rank == 0:
-            url = exporter.url if exporter is not None else None
-            for line in start_lines(header, sampler.gpus, sampler.mapping, price=price, directory=run.directory, url=url):
-                _log.info("%s", line)
-        return [header, *plan]
-
     def on_report(report: Report) -> None:
         reason = enforcer.look(report)
         if reason is not None:
             monitor.stop_requested = reason
-        for listener in monitor._listeners:
-            listener(report)
+        for listener in tuple(monitor._listeners):
+            _attempt(monitor, "listener", functools.partial(listener, report))
 
     feeder = Feeder(
         queue=monitor._queue,
-        pipeline=Pipeline(FanOut(sinks), ignore=settings.ignore, thresholds=settings.thresholds),
-        writer=writer,
+        assemble=lambda: _parts(monitor),
         make_sampler=make_sampler,
-        host=_host_probe(monitor),
+        preamble=lambda sampler, url: _preamble(monitor, sampler, url),
         workers=lambda: monitor.loader_workers,
         clock=clock,
         zero_s=monitor._zero_s,
@@ -89,66 +81,125 @@ def start_feeder(monitor: Monitor) -> Feeder:
         on_report=on_report,
         learned=LearnedBudget(),
         keep_s=settings.keep_s,
-        preamble=preamble,
-        url=exporter.url if exporter is not None else None,
     )
     feeder.start()
     return feeder
 
 
-def _identify(monitor: Monitor) -> None:
-    run, settings = monitor.run, monitor.settings
-    run.ranks = ranks_of(os.environ)
-    run.id = run_id(os.environ, run.ranks)
-    run.name = run_name(settings.run_name, fallback=run.name if run.name != "run" else None)
-    now_unix_s = monitor._clock.unix_s()
-    run.started_unix_s = now_unix_s
+def require_free_port(listen: str) -> None:
+    """With `strict_port` a busy port is a mistake of the caller, told before any training.
+
+    Raises:
+        ConfigError: somebody listens there, or nobody may.
+    """
+    import socket
+
+    where = parse_listen(listen)
+    if where is None:
+        return
+    family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(where)
+        except OSError as err:
+            raise ConfigError(f"listen: {listen} cannot be had ({err.strerror or err}) and strict_port is set") from None
+
+
+# --- on the feeder's thread
+
+
+def _parts(monitor: Monitor) -> Parts:
+    """The record, the sinks, the host probe: each that fails leaves the others working."""
+    settings, run = monitor.settings, monitor.run
+    if settings.log:
+        add_handler(_log)
+    for text in monitor._warnings:
+        _log.warning("%s", text)
+    run.host = _attempt(monitor, "host", host_of)
+    started = _attempt(monitor, "host", process_started_unix_s)
+    run.process_started_s = min(0.0, started - run.started_unix_s) if started is not None else 0.0
+    writer = _attempt(monitor, "record", lambda: _writer(monitor)) if settings.record else None
+    sinks: list[Sink] = [LogSink(_log)] if settings.log else []
+    if writer is not None:
+        sinks.append(RecordSink(writer.directory))
+    exporter = _attempt(monitor, "metrics page", lambda: _exporter(monitor))
+    if exporter is not None:
+        sinks.append(exporter)
+    return Parts(
+        pipeline=Pipeline(FanOut(sinks), ignore=settings.ignore, thresholds=settings.thresholds),
+        writer=writer,
+        host=_attempt(monitor, "host", lambda: HostProbe(run.directory or os.getcwd())),
+        url=exporter.url if exporter is not None else None,
+    )
+
+
+def _preamble(monitor: Monitor, sampler: Sampler, url: str | None) -> list[AnyEvent]:
+    """The header, with the price, and what a plan says; and the lines a run starts with."""
+    settings, run = monitor.settings, monitor.run
+    header = header_of(run, settings, sampler)
+    header.price = _attempt(monitor, "price", lambda: _price(monitor, sampler))
+    plan: list[AnyEvent] = []
+    if settings.plan not in (None, "auto"):
+        plan = _attempt(monitor, "plan", lambda: plan_facts(str(settings.plan))) or []
+    if settings.log and run.ranks.rank == 0:
+        _attempt(monitor, "log", lambda: _say_start(monitor, sampler, header, url))
+    return [header, *plan]
+
+
+def _price(monitor: Monitor, sampler: Sampler) -> Price | None:
+    return price_of(monitor.settings, sampler.gpus, 0.0)
+
+
+def _say_start(monitor: Monitor, sampler: Sampler, header: Any, url: str | None) -> None:
+    directory = monitor.run.directory
+    for line in start_lines(header, sampler.gpus, sampler.mapping, price=header.price, directory=directory, url=url):
+        _log.info("%s", line)
+
+
+def _attempt(monitor: Monitor, what: str, make: Callable[[], _T]) -> _T | None:
+    """What `make` makes, or None: said once, training and the other parts go on."""
     try:
-        run.host = host_of()
-        run.process_started_s = min(0.0, process_started_unix_s() - now_unix_s)
-    except Exception as err:  # noqa: BLE001 - the host's own data may be unreadable in odd containers
-        monitor._fault("host", err)
+        return make()
+    except TrainBudgetError as err:
+        monitor._counters.note(logging.WARNING, f"{err}; training goes on without it")
+    except Exception as err:  # noqa: BLE001 - any part may fail in ways nobody thought of
+        monitor._counters.fault(what, err)
+    return None
 
 
 def _writer(monitor: Monitor) -> TraceWriter | None:
     run, settings = monitor.run, monitor.settings
-    if not settings.record:
-        return None
-    directory = run_directory(
+    wanted = run_directory(
         os.environ, run.ranks, name=run.name, identity=run.id, parent=settings.directory, own=settings.run_directory
     )
-    try:
-        prepare_directory(directory, run.ranks)
-        writer = TraceWriter(directory, max_bytes=settings.record_max_bytes)
-    except OSError as err:
-        _log.warning("no record: %s; set TRAINBUDGET_DIR to a directory that can be written", err)
-        return None
-    run.directory = directory
-    return writer
+    for attempt in range(1, _DIRECTORY_TRIES + 1):
+        directory = wanted if attempt == 1 else _beside(wanted, attempt)
+        try:
+            prepare_directory(directory, run.ranks)
+            writer = TraceWriter(directory, max_bytes=settings.record_max_bytes)
+        except RecordInUse:
+            continue
+        except OSError as err:
+            _log.warning("no record: %s; set TRAINBUDGET_DIR to a directory that can be written", err)
+            return None
+        run.directory = directory
+        return writer
+    _log.warning("no record: %s and its neighbours are in use by other runs", wanted)
+    return None
+
+
+def _beside(directory: Path, number: int) -> Path:
+    return directory.with_name(f"{directory.name}-{number}")
 
 
 def _exporter(monitor: Monitor) -> Any | None:
     settings = monitor.settings
     from trainbudget.sinks.prometheus import PrometheusSink
 
-    try:
-        exporter = PrometheusSink(
-            settings.listen, local_rank=monitor.run.ranks.local_rank or 0, strict=settings.strict_port, clock=monitor._clock
-        )
-    except TrainBudgetError as err:
-        if settings.strict_port:
-            _log.error("%s", err)
-        else:
-            _log.warning("no metrics page: %s", err)
-        return None
+    exporter = PrometheusSink(
+        settings.listen, local_rank=monitor.run.ranks.local_rank or 0, strict=settings.strict_port, clock=monitor._clock
+    )
     if exporter.notice:
         _log.info("%s", exporter.notice)
     return exporter
-
-
-def _host_probe(monitor: Monitor) -> HostProbe | None:
-    try:
-        return HostProbe(monitor.run.directory or os.getcwd())
-    except Exception as err:  # noqa: BLE001 - psutil fails in locked-down containers
-        monitor._fault("host", err)
-        return None

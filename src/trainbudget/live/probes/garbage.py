@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 #: Shorter pauses drown in a step's own noise.
@@ -19,9 +20,12 @@ class GarbageProbe:
         self._began_s = 0.0
 
     def start(self) -> None:
-        gc.callbacks.append(self._on_gc)
+        """Begin to listen. Idempotent."""
+        if self._on_gc not in gc.callbacks:
+            gc.callbacks.append(self._on_gc)
 
     def stop(self) -> None:
+        """Leave the collector alone again. Idempotent."""
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
 
@@ -31,4 +35,5 @@ class GarbageProbe:
             return
         lasted_s = time.perf_counter() - self._began_s
         if lasted_s >= WORTH_TELLING_S:
-            self._tell(int(info.get("generation", -1)), lasted_s)
+            with suppress(Exception):  # whatever it is, the collector's caller is somebody else
+                self._tell(int(info.get("generation", -1)), lasted_s)
