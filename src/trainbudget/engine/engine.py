@@ -202,7 +202,8 @@ class Board:
         worse = severity if severity.level > old.severity.level else old.severity
         changed: dict[str, Any] = {}
         if worse is not old.severity:
-            changed["severity"] = worse
+            # What made it worse is what matters now.
+            changed.update(severity=worse, summary=signal.summary, evidence=dict(signal.evidence))
         if signal.forecast is not None and signal.forecast != old.forecast:
             changed["forecast_latest"] = signal.forecast
             if old.forecast is None:
