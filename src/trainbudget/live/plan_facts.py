@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainbudget.errors import ConfigError
-from trainbudget.events import AnyEvent, Bound, BudgetFact, Plan
+from trainbudget.events import AnyEvent, Bound, BudgetFact, LongBatch, Plan
 
 
 def plan_facts(path: str | Path) -> list[AnyEvent]:
@@ -26,25 +26,26 @@ def plan_facts(path: str | Path) -> list[AnyEvent]:
 
 
 def facts_of_plan(plan: dict[str, Any]) -> list[AnyEvent]:
-    """The same from the parsed JSON."""
-    memory = plan.get("memory") or {}
-    cost = plan.get("cost") or {}
+    """The same from the parsed JSON. Numbers with an interval are preferred to plain ones."""
+    memory, cost, intervals = plan.get("memory") or {}, plan.get("cost") or {}, plan.get("intervals") or {}
+    peaks = memory.get("peak_by_phase")
     facts: list[AnyEvent] = [
         BudgetFact(
             memory_peak_bytes=_bound(memory.get("device_bytes")),
-            step_time_s=_bound(plan.get("step_time_s")),
-            run_time_s=_bound(plan.get("run_time_s")),
+            step_time_s=_bound(intervals.get("step_time_s")) or _bound(plan.get("step_time_s")),
+            run_time_s=_bound(intervals.get("run_time_s")) or _bound(plan.get("run_time_s")),
             cost=_bound(cost),
             currency=cost.get("currency"),
             tokens_per_s=_bound(plan.get("tokens_per_s")),
             flops_per_step=_bound(plan.get("flops_per_step")),
-            steps_total=_bound(plan.get("steps_total")),
+            steps_total=_bound(plan.get("steps")),
             source="plan",
         )
     ]
-    peaks, longest, by_tokens = memory.get("phase_peaks"), plan.get("longest"), plan.get("peak_by_tokens")
+    longest = [LongBatch(step=int(b["step"]), tokens=float(b["tokens"])) for b in plan.get("longest_batches") or ()]
+    by_tokens = plan.get("peak_by_tokens")
     if peaks or longest or by_tokens:
-        facts.append(Plan(phase_peaks=peaks, longest=longest, peak_by_tokens=by_tokens))
+        facts.append(Plan(phase_peaks=peaks or None, longest=longest or None, peak_by_tokens=by_tokens))
     return facts
 
 
