@@ -145,16 +145,16 @@ def _power_ratio(device: DeviceTrack) -> float | None:
 
 
 def _held_down(device: DeviceTrack) -> bool:
-    """Whether the clock was held down in the last minute, by its reasons or by its own fall below what it has reached."""
+    """Whether the clock was held down in the last minute, by its reasons or by its fall below what it was at first."""
     if not device.window:
         return False
     samples = device.since(device.window[-1].t_s - 60.0)
     if any(s.throttle and _HELD_DOWN.intersection(s.throttle) for s in samples):
         return True
     clocks = [s.sm_clock_hz for s in samples if s.sm_clock_hz is not None]
-    top = max((s.sm_clock_hz for s in device.window if s.sm_clock_hz is not None), default=None)
+    usual = device.load.clock_hz
     # Under load a boost clock wanders by a tenth; a fifth below what the card has shown is a card that is held down.
-    return bool(clocks) and top is not None and sum(clocks) / len(clocks) < 0.8 * top
+    return bool(clocks) and usual is not None and sum(clocks) / len(clocks) < 0.8 * usual
 
 
 def _summary(utilization: float, throughput: float | None, seen: dict[str, float | None]) -> str:

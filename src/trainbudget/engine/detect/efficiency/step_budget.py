@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.efficiency.busy import UPSTREAM
+from trainbudget.engine.detect.efficiency.evidence import tokens_per_s
+from trainbudget.engine.forecast import trend
+from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.steps import StepRecord
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
 #: Findings that explain slow steps: the budget's breach is their consequence and is not said twice.
@@ -21,8 +25,8 @@ class StepOverBudget(BaseDetector):
         severity=Severity.WARNING,
         title="Steps are slower than planned",
         condition="The median of the last 100 steps (at least 20) exceeds the budgeted step time by 20 %, its interval included.",
-        silent="In warm-up; without a budget for the step time; while another finding says why steps are slow; data waits, "
-        "evaluation and saving do not count, they lie between steps.",
+        silent="In warm-up; without a budget for the step time; while another finding says why steps are slow; while steps get "
+        "quicker (batches sorted by length); data waits, evaluation and saving do not count, they lie between steps.",
         evidence={
             "step_time_s": "median step",
             "budget_s": "budgeted step",
@@ -48,11 +52,13 @@ class StepOverBudget(BaseDetector):
         budget = timeline.budget.get("step_time_s")
         if budget is None or not budget.value:
             return
-        median_s = timeline.steps.median_s()
-        if median_s is None or not timeline.steps.enough(timeline.steps.window()) or EXPLAINED & view.raised:
+        median_s, records = timeline.steps.median_s(), timeline.steps.window()
+        if median_s is None or not timeline.steps.enough(records) or EXPLAINED & view.raised:
             return
+        if median_s > budget.value and (_falling(records) or _longer_batches(view, self.record)):
+            return  # batches are longer than planned now, or come longest first: the run's steps will not be like these
         high_s = max(budget.high or budget.value, budget.value * (1.0 + view.limit(self.record, "over_ratio")))
-        if median_s > high_s:
+        if median_s > high_s and _typical(timeline, high_s):
             yield Signal(
                 "step_over_budget",
                 summary=f"{median_s:.3g} s a step, {budget.value:.3g} s planned (+{median_s / budget.value - 1:.0%})",
@@ -63,3 +69,28 @@ class StepOverBudget(BaseDetector):
                     "over_ratio": round(median_s / budget.value - 1.0, 3),
                 },
             )
+
+
+def _falling(records: list[StepRecord]) -> bool:
+    """Whether steps get significantly quicker within the window."""
+    line = trend([r.end_s for r in records], [r.duration_s for r in records])
+    return line is not None and line.falling
+
+
+def _longer_batches(view: View, record: CodeRecord) -> bool:
+    """Whether the planned tokens a second are met: then steps are long because there is more in them."""
+    planned = view.timeline.budget_value("tokens_per_s")
+    measured = tokens_per_s(view.timeline) if planned else None
+    return planned is not None and measured is not None and measured * (1.0 + view.limit(record, "over_ratio")) >= planned
+
+
+def _typical(timeline: Timeline, high_s: float) -> bool:
+    """Whether slow steps are what the run's steps are like. Where lengths vary, up to 400 steps (an epoch's bins) must be "
+    "slow."""
+    recent = [r for r in timeline.steps.recent if r.steady]
+    values = sorted(r.duration_s for r in recent)
+    if not values or values[len(values) * 9 // 10] < 1.25 * values[len(values) // 10]:
+        return True
+    count = sum(r.count for r in recent)
+    # Among batches of any length the latest 100 must not be the whole case: what lies before them counts too.
+    return sum(r.duration_s * r.count for r in recent) / count > high_s
