@@ -130,7 +130,7 @@ class MemoryTrack:
         if event.ooms is not None:
             self._ooms = event.ooms
         self._take_outside(event, device)
-        peak = self._window_peak(event)  # always: a counter's rise in a trial or a failure is no rise of the next line
+        peak = self._window_peak(event, timeline)  # always: a counter's rise in a trial or a failure is no rise of the next line
         if failed:
             self._fail(event)
         else:
@@ -279,13 +279,30 @@ class MemoryTrack:
             return False
         return event.t_s - last.event.t_s <= max(0.01, STEP_END_SHARE * last.duration_s)
 
-    def _window_peak(self, event: Allocator) -> float | None:
+    def _window_peak(self, event: Allocator, timeline: Timeline) -> float | None:
         """The peak since the previous line, where the line tells; a counter that fell was reset by somebody."""
         peak = event.peak_allocated_bytes
         if peak is None or event.peak_since != "process":
             return peak
         known, self._process_peak = self._process_peak, peak
-        return None if known is not None and peak == known else peak
+        return None if (known is not None and peak == known) or self._undated(timeline) else peak
+
+    def _undated(self, timeline: Timeline) -> bool:
+        """Whether something since the previous line may have raised the counter that is not training's own."""
+        run = timeline.run
+        if len(run.sessions) > 1 and run.sessions[-1].begin_s > self._last_s:
+            return True
+        for phase in reversed(run.closed):
+            if phase.end_s <= self._last_s:
+                break
+            if phase.phase in IGNORED_PHASES:
+                return True
+        for moment in reversed(run.moments):
+            if moment.t_s <= self._last_s:
+                break
+            if moment.event == "oom":
+                return True
+        return False
 
     def _take_epoch(self, step: int, value: float, timeline: Timeline) -> None:
         epoch = timeline.run.epoch

@@ -83,7 +83,7 @@ _SPANS = (
         unit="steps",
         reason="below it caches, workspaces and buckets that fill in the first steps look like a trend",
     ),
-    Threshold(name="least_s", default=10.0, unit="s", reason="several looks of the sampler and of the loader's workers"),
+    Threshold(name="least_s", default=5.0, unit="s", reason="steps of a millisecond: a few hundred of them say nothing yet"),
 )
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.memory.standing import (
+    CONTEXT_MOST_BYTES,
     GIB,
     OTHERS_BYTES,
     STANDING_EVIDENCE,
     context_of,
+    driver_part,
     gib,
     others_of,
     standing,
@@ -77,7 +79,7 @@ def _by_ranks(device: DeviceTrack, timeline: Timeline, world: int) -> Siblings |
     outside = device.memory.outside[-1] if device.memory.outside else None
     if used is None or not peers or outside is None or len(timeline.owned) != 1:
         return None
-    extra = min(outside - PART_LEAST_BYTES, used - peers[len(peers) // 2])
+    extra = min(outside - PART_LEAST_BYTES, used - peers[len(peers) // 2]) - driver_part(device)
     if extra < EXTRA_BYTES:
         return None
     parts = min(len(peers), world - 1)
@@ -162,7 +164,11 @@ def stale_bytes(device: DeviceTrack, timeline: Timeline) -> float | None:
     if track.early_busy is None or track.early_busy >= IDLE_UTILIZATION:
         return None  # it worked, or nobody knows
     held = others_held(device, timeline)
-    return None if held is None else min(held, track.early_used)
+    if held is None or may_be_siblings(device, timeline, held):
+        return None
+    if track.outside_low is not None and track.outside_low - CONTEXT_MOST_BYTES < OTHERS_BYTES:
+        return None  # it was not there all the time: what was there early was our own model
+    return min(held, track.early_used)
 
 
 class StaleHolder(BaseDetector):

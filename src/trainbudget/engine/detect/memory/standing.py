@@ -145,10 +145,15 @@ def most_own(device: DeviceTrack, timeline: Timeline) -> float:
     most = CONTEXT_MOST_BYTES
     if timeline.world_size > 1:
         most += COMMUNICATION_MOST_BYTES
+    return most + driver_part(device)
+
+
+def driver_part(device: DeviceTrack) -> float:
+    """What the driver may keep of the device's use; 0 where it tells that apart."""
     total = device.info.memory_total_bytes
-    if total is not None and (device.last is None or device.last.memory_reserved_bytes is None):
-        most += min(DRIVER_MOST_BYTES, max(DRIVER_LEAST_BYTES, DRIVER_SHARE * total))
-    return most
+    if total is None or (device.last is not None and device.last.memory_reserved_bytes is not None):
+        return 0.0
+    return min(DRIVER_MOST_BYTES, max(DRIVER_LEAST_BYTES, DRIVER_SHARE * total))
 
 
 def gib(value: float | None) -> str:
