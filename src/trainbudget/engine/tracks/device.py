@@ -18,6 +18,10 @@ UNSUPPORTED_CODES = frozenset({3, 4, 13, 25})
 WINDOW_READINGS = 900
 #: Utilization below this is idle: a desktop or a monitoring query alone shows 0-4 %.
 IDLE_UTILIZATION = 0.05
+#: Readings without work since training began after which a device counts as unused: 20, or those of a minute (at least 5).
+QUIET_READINGS = 20
+QUIET_LEAST = 5
+QUIET_S = 60.0
 #: A context with nothing in it takes 250-500 MiB (PyTorch issues 107667, 109888); more than this is work.
 CONTEXT_BYTES = 1024**3
 
@@ -65,6 +69,7 @@ class DeviceTrack:
         self.active = False  # has ever worked or held memory of ours since training began
         self.idle_since_s: float | None = None
         self._quiet_readings = 0
+        self._quiet_since_s = 0.0
         self._minute: deque[tuple[float, float]] = deque()  # (t_s, utilization) of the last minute
         self._minute_sum = 0.0
 
@@ -85,8 +90,14 @@ class DeviceTrack:
 
     @property
     def unused(self) -> bool:
-        """Nothing of ours has ever run on it: known only after 20 quiet readings, until then it gets the benefit of the doubt."""
-        return not self.owned or (not self.active and self._quiet_readings >= 20)
+        """Nothing of ours has ever run on it: known only after 20 quiet readings or a minute of them; until then it gets the
+        benefit of the doubt."""
+        if not self.owned:
+            return True
+        if self.active or self._quiet_readings < QUIET_LEAST:
+            return False
+        newest_s = self.window[-1].t_s if self.window else self._quiet_since_s
+        return self._quiet_readings >= QUIET_READINGS or newest_s - self._quiet_since_s >= QUIET_S
 
     @property
     def limit_bytes(self) -> float | None:
@@ -215,6 +226,8 @@ class DeviceTrack:
         elif self.idle_since_s is None:
             self.idle_since_s = event.t_s
         if training and not self.active:
+            if not self._quiet_readings:
+                self._quiet_since_s = event.t_s
             self._quiet_readings += 1
 
 

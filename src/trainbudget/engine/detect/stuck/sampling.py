@@ -139,8 +139,8 @@ def _absent(device: DeviceTrack) -> list[str]:
     """Watched queries that were answered before and are absent from the newest reading."""
     if not device.window:
         return []
-    sample = device.window[-1]
-    return [q for q, name in _WATCHED if getattr(sample, name) is None and q in device.answered]
+    sample, merged = device.window[-1], device.last
+    return [q for q, name in _WATCHED if getattr(sample, name) is None and getattr(merged, name) is not None]
 
 
 def _answered_s(device: DeviceTrack, query: str) -> float | None:

@@ -127,7 +127,7 @@ def idle_wait_ratio(timeline: Timeline, shares: StepShares) -> tuple[float, bool
         return shares.wait_idle_ratio, False
     utilization = steps_utilization(timeline)
     if utilization is None:
-        soon = any("utilization" in d.answered and fresh(timeline, d) for d in timeline.owned)
+        soon = any(d.last is not None and d.last.utilization_ratio is not None and fresh(timeline, d) for d in timeline.owned)
         return None if soon else (wait, True)
     return min(wait, 1.0 - utilization), False
 
