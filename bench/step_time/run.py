@@ -19,15 +19,16 @@ from statistics import median
 import numpy as np
 
 from trainbudget.plan.hardware import require_gpu
-from trainbudget.plan.step_time import EXPOSED, KERNEL_FLOOR_S, Calibration, estimate_step_time, link_bytes_per_s
+from trainbudget.plan.step_time import _FREE, EXPOSED, KERNEL_FLOOR_S, Calibration, estimate_step_time, link_bytes_per_s
 from trainbudget.plan.tracing.trace import OperatorCost, Parameter, Phase, Trace
 from trainbudget.plan.train_spec import TrainSpec
 
 HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "src/trainbudget/plan/data/calibration.json"
 CARDS = {"a100_80gb": "A100-80GB", "a100_40gb": "A100-40GB", "h100_80gb": "H100"}
-#: Fractions of peak tried: products 44-98 %, attention 10-58 %, memory 40-120 % (above 100 %: kernels that the runs had fused).
-GRID = list(itertools.product(np.arange(0.44, 1.0, 0.03), np.arange(0.10, 0.6, 0.03), (0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)))
+#: Fractions of peak tried: products 44-98 %, attention 10-58 %, memory 60-90 %, what streaming kernels reach (lower would only absorb
+#: what these runs do beside the traced operators, and would not transfer to other models).
+GRID = list(itertools.product(np.arange(0.44, 1.0, 0.03), np.arange(0.10, 0.6, 0.03), (0.6, 0.65, 0.7, 0.8, 0.9)))
 
 
 @dataclass
@@ -54,7 +55,11 @@ def mpt_rows() -> list[Row]:
                 for n, k, p, d, f, b, c in operators[f"{r['model']}/{length}/{batch}/{int(recompute)}"]
             ]
             # AdamW on fp32 shards: parameter and two moments read and written, gradient read.
-            costs.append(OperatorCost(name="adamw", kind="memory", phase=Phase.OPTIMIZER, dtype="float32", flops=0, bytes=28 * parameters, count=1))
+            costs.append(
+                OperatorCost(
+                    name="adamw", kind="memory", phase=Phase.OPTIMIZER, dtype="float32", flops=0, bytes=28 * parameters, count=1
+                )
+            )
             spec = TrainSpec(
                 micro_batch=batch, sequence_length=length, gradient_accumulation=accumulation, precision="bf16_pure", strategy="fsdp",
                 world_size=gpus, activation_checkpointing="non_reentrant" if recompute else None,
@@ -66,20 +71,26 @@ def mpt_rows() -> list[Row]:
                 spec=spec,
             )
             name = f"{r['model']} {length} b{batch}x{accumulation}{' ckpt' if recompute else ''} {gpus}x"
-            rows.append(Row(name, CARDS[r["gpu"]], gpus, batch * length * accumulation / float(r["tokens_per_s_per_gpu"]), trace, spec))
+            rows.append(
+                Row(name, CARDS[r["gpu"]], gpus, batch * length * accumulation / float(r["tokens_per_s_per_gpu"]), trace, spec)
+            )
     return rows
 
 
 def fast(row: Row) -> tuple:
     """Arrays for the grid: kind, phase, seconds at full arithmetic and memory rate, counts, communication."""
-    gpu, o = require_gpu(row.gpu), row.trace.operators
+    gpu, o = require_gpu(row.gpu), [x for x in row.trace.operators if x.name not in _FREE]
     kind = np.array([{"memory": 0, "attention": 2}.get(x.kind, 1) for x in o])
     optimizer = np.array([x.phase == Phase.OPTIMIZER for x in o])
     count = np.array([x.count for x in o], float)
     times = np.where(optimizer, 1.0 / row.gpus, float(row.spec.gradient_accumulation)) * count
     compute = np.array([x.flops for x in o]) / gpu.peak("bf16")
     memory = np.array([x.bytes for x in o]) / gpu.bandwidth_bytes_per_s
-    wire = 3 * 2 * row.trace.parameter_elements * (row.gpus - 1) / row.gpus / link_bytes_per_s(gpu, row.gpus) if row.gpus > 1 else 0.0
+    wire = (
+        3 * 2 * row.trace.parameter_elements * (row.gpus - 1) / row.gpus / link_bytes_per_s(gpu, row.gpus)
+        if row.gpus > 1
+        else 0.0
+    )
     return kind, times, compute, memory, EXPOSED * wire * row.spec.gradient_accumulation
 
 
@@ -92,7 +103,9 @@ def predict_fast(arrays: tuple, matmul: float, attention: float, memory: float) 
 def fit(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
     """log(predicted / published) for every grid point and row, and its total absolute value for each grid point."""
     arrays = [fast(r) for r in rows]
-    errors = np.array([[np.log(predict_fast(a, *point) / r.published_s) for a, r in zip(arrays, rows, strict=True)] for point in GRID])
+    errors = np.array(
+        [[np.log(predict_fast(a, *point) / r.published_s) for a, r in zip(arrays, rows, strict=True)] for point in GRID]
+    )
     return errors, np.abs(errors).sum(1)
 
 
@@ -112,9 +125,12 @@ def cold_rows() -> list[Row]:
     for r in json.loads((HERE / "cold_rows.json").read_text()):
         gpu = require_gpu(r["gpu"])
         spec = TrainSpec(**r["spec"])
-        target = TargetGpu(name=gpu.nvml_names[0], memory_bytes=int(gpu.nvml_total_bytes), compute_capability=gpu.compute_capability)
+        target = TargetGpu(
+            name=gpu.nvml_names[0], memory_bytes=int(gpu.nvml_total_bytes), compute_capability=gpu.compute_capability
+        )
         trace = trace_config(r["config"], spec, target)
-        rows.append(Row(r["id"], r["gpu"], spec.world_size, r["published_step_s"], trace, spec))
+        name = r["id"] + (" (not comparable)" if "not_comparable" in r else "")
+        rows.append(Row(name, r["gpu"], spec.world_size, r["published_step_s"], trace, spec))
     return rows
 
 
@@ -132,13 +148,27 @@ def main() -> None:
         best[gpu] = tuple(float(round(v, 2)) for v in GRID[int(np.argmin(total))])
         left_out = np.array([errors[int(np.argmin(total - np.abs(errors[:, i]))), i] for i in range(len(mine))])
         fitted[gpu] = (mine, left_out)
-        exact = [np.log(estimate_step_time(r.trace, require_gpu(gpu), r.spec, calibration=calibration(best[gpu])).step.value / r.published_s) for r in mine]
-        print(f"{gpu}: {len(mine)} rows, products {best[gpu][0]:.2f} attention {best[gpu][1]:.2f} memory {best[gpu][2]:.2f} of peak")
+        exact = [
+            np.log(
+                estimate_step_time(r.trace, require_gpu(gpu), r.spec, calibration=calibration(best[gpu])).step.value
+                / r.published_s
+            )
+            for r in mine
+        ]
+        print(
+            f"{gpu}: {len(mine)} rows, products {best[gpu][0]:.2f} attention {best[gpu][1]:.2f} memory {best[gpu][2]:.2f} of peak"
+        )
         print(f"  leave one out   {summary(left_out)}")
         print(f"  product code    {summary(np.array(exact))}")
         large = [r for r in rows if r.gpu == gpu and r.gpus > 8]
         if large:
-            far = [np.log(estimate_step_time(r.trace, require_gpu(gpu), r.spec, calibration=calibration(best[gpu])).step.value / r.published_s) for r in large]
+            far = [
+                np.log(
+                    estimate_step_time(r.trace, require_gpu(gpu), r.spec, calibration=calibration(best[gpu])).step.value
+                    / r.published_s
+                )
+                for r in large
+            ]
             print(f"  above 8 GPUs    {summary(np.array(far))}  ({len(large)} rows, not fitted)")
         if options.rows:
             for r, e in zip(mine, exact, strict=True):
@@ -149,7 +179,9 @@ def main() -> None:
         point = tuple(median(p[i] for p in others) for i in range(3))
         errors = np.array([np.log(predict_fast(fast(r), *point) / r.published_s) for r in mine])
         crossed.extend(errors)
-        print(f"{gpu} from the other cards: {summary(errors)}  (published / predicted {np.exp(-errors).min():.2f} - {np.exp(-errors).max():.2f})")
+        print(
+            f"{gpu} from the other cards: {summary(errors)}  (published / predicted {np.exp(-errors).min():.2f} - {np.exp(-errors).max():.2f})"
+        )
     table = calibration_table(fitted, best)
     if options.write:
         TABLE.write_text(json.dumps(table, indent=1) + "\n")
@@ -165,9 +197,9 @@ def main() -> None:
 
 
 #: Published over predicted, 90 %. A calibrated card: the runs fitted are a tuned stack, an ordinary Trainer run is slower, hardly faster.
-OWN_INTERVAL = (0.88, 1.60)
+OWN_INTERVAL = (0.80, 1.50)
 #: A card that was never calibrated: 0.75 - 1.35 between the three cards fitted here, and the ordinary run's slowness on top.
-DEFAULT_INTERVAL = (0.70, 2.00)
+DEFAULT_INTERVAL = (0.65, 1.80)
 
 
 def calibration_table(fitted: dict, best: dict) -> dict:
@@ -176,8 +208,19 @@ def calibration_table(fitted: dict, best: dict) -> dict:
          "high": OWN_INTERVAL[1], "rows": len(mine)} for gpu, (mine, _) in fitted.items()
     ]  # fmt: skip
     middle = {k: median(c[k] for c in cards) for k in ("matmul", "attention", "memory")}
-    default = {"gpu": "", "precisions": [], **middle, "low": DEFAULT_INTERVAL[0], "high": DEFAULT_INTERVAL[1], "rows": sum(c["rows"] for c in cards)}
-    return {"source": "bench/step_time/run.py --write; rows of MosaicML llm-foundry 495218376 (2024-04-22)", "cards": cards, "default": default}
+    default = {
+        "gpu": "",
+        "precisions": [],
+        **middle,
+        "low": DEFAULT_INTERVAL[0],
+        "high": DEFAULT_INTERVAL[1],
+        "rows": sum(c["rows"] for c in cards),
+    }
+    return {
+        "source": "bench/step_time/run.py --write; rows of MosaicML llm-foundry 495218376 (2024-04-22)",
+        "cards": cards,
+        "default": default,
+    }
 
 
 def report_cold() -> None:
@@ -187,10 +230,13 @@ def report_cold() -> None:
     for r in rows:
         step = estimate_step_time(r.trace, require_gpu(r.gpu), r.spec).step
         hit = step.low <= r.published_s <= step.high
-        hits += hit
-        print(f"  {r.name:44s} {r.gpu:10s} published {r.published_s:7.3f} s  predicted {step.value:7.3f} ({step.low:.3f} - {step.high:.3f})"
+        hits += hit and "not comparable" not in r.name
+        print(f"  {r.name:60s} {r.gpu:10s} published {r.published_s:7.3f} s  predicted {step.value:7.3f} ({step.low:.3f} - {step.high:.3f})"
               f"  {100 * (step.value / r.published_s - 1):+6.1f} % {'inside' if hit else 'OUTSIDE'}")  # fmt: skip
-    print(f"  inside: {hits} of {len(rows)}")
+    comparable = sum("not comparable" not in r.name for r in rows)
+    print(
+        f"  inside: {hits} of {comparable} comparable rows; the others run torch.compile, which is not modelled (reasons in cold_rows.json)"
+    )
 
 
 if __name__ == "__main__":

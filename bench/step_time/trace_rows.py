@@ -34,7 +34,9 @@ def operators(model: str, length: int, batch: int, recompute: bool, layers: int)
 def main() -> None:
     found = {}
     with (HERE / "mpt_rows.csv").open() as file:
-        shapes = sorted({(r["model"], int(r["seq"]), int(r["micro_batch"]), r["checkpointing"] == "True") for r in csv.DictReader(file)})
+        shapes = sorted(
+            {(r["model"], int(r["seq"]), int(r["micro_batch"]), r["checkpointing"] == "True") for r in csv.DictReader(file)}
+        )
     for model, length, batch, recompute in shapes:
         two, three = (operators(model, length, batch, recompute, n) for n in (2, 3))
         layers = SIZES[model][2]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from trainbudget.plan.memory import Trace, TrainSpec, spec_of, trace_step
+from trainbudget.plan.model_config import method_of
 from trainbudget.plan.script_capture import Captured, Catch, WithCompanions, on_simulated_device, reshaped, shape_of
 from trainbudget.plan.script_host import scratch_folder
 from trainbudget.plan.script_models import BuiltModels
@@ -232,11 +233,10 @@ def _facts(trainer: Any, catch: Catch, sharding: _Sharding, batch: Any) -> Facts
         precision = "bf16_pure" if dtype == "bfloat16" else "fp16_pure"
     config = getattr(model, "config", None)
     notes = [*built.notes]
-    peft = getattr(model, "peft_config", None)
-    kind = type(next(iter(peft.values()))).__name__.removesuffix("Config") if isinstance(peft, dict) and peft else None
+    adapter = _adapter(model)
     return Facts(
         framework="huggingface",
-        title=_title(model, kind, built),
+        title=_title(model, adapter, built),
         spec={
             "micro_batch": args.per_device_train_batch_size if examples is None else examples,
             "sequence_length": tokens or 512,
@@ -245,16 +245,13 @@ def _facts(trainer: Any, catch: Catch, sharding: _Sharding, batch: Any) -> Facts
             "model_dtype": dtype,
             "optimizer": getattr(args.optim, "value", str(args.optim)),
             "activation_checkpointing": _kind_of_checkpointing(args) if args_checkpointing(args) else None,
-            "peft": {"type": kind.lower()}
-            if kind
-            else {"type": "given"}
-            if built.quantization not in ("none", "unknown")
-            else None,
+            "peft": adapter or ({"type": "given"} if built.quantization not in ("none", "unknown") else None),
             "quantization": built.quantization if built.quantization != "unknown" else "none",
             "strategy": sharding.strategy or ("ddp" if catch.world_size > 1 else "none"),
             "world_size": catch.world_size,
             "max_grad_norm": args.max_grad_norm or None,
-            "task": "image_classification" if tokens is None else "causal_lm",
+            "pad": not _has_padding(batch),
+            "task": "image_classification" if tokens is None and batch is not None else "causal_lm",
         },
         settings={n: _plain(getattr(args, n)) for n in _SETTINGS if hasattr(args, n)},
         eval_steps=_interval(args, "eval"),
@@ -263,6 +260,11 @@ def _facts(trainer: Any, catch: Catch, sharding: _Sharding, batch: Any) -> Facts
         model_config=config.to_dict() if hasattr(config, "to_dict") else None,
         notes=notes,
     )
+
+
+def _has_padding(batch: Any) -> bool:
+    mask = batch.get("attention_mask") if hasattr(batch, "get") else None
+    return isinstance(mask, torch.Tensor) and not mask.is_meta and bool((mask == 0).any())
 
 
 def _interval(args: Any, which: str) -> int | None:
@@ -292,11 +294,19 @@ def _model_dtype(model: Any) -> str:
     return max(kinds, key=lambda k: kinds[k], default="float32")
 
 
-def _title(model: Any, peft: str | None, built: BuiltModels) -> str:
+def _adapter(model: Any) -> dict[str, Any] | None:
+    """Kind and rank of the adapter that trains."""
+    configs = getattr(model, "peft_config", None)
+    if not isinstance(configs, dict) or not configs:
+        return None
+    config = next(iter(configs.values()))
+    kind = "dora" if getattr(config, "use_dora", False) else type(config).__name__.removesuffix("Config").lower()
+    return {"type": kind, "r": config.r} if isinstance(getattr(config, "r", None), int) else {"type": kind}
+
+
+def _title(model: Any, adapter: dict[str, Any] | None, built: BuiltModels) -> str:
     name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
-    name = Path(str(name)).name if "/" in str(name) else str(name)
-    how = f"QLoRA ({built.quantization})" if peft and built.quantization.startswith(("nf4", "fp4")) else peft or "full"
-    return f"{name} · {how}"
+    return f"{Path(str(name)).name} · {method_of(adapter, built.quantization)}"
 
 
 def _trace(trainer: Any, question: Question, batch: Any, base: TrainSpec) -> Trace:

@@ -82,11 +82,11 @@ def _answer(captured: Captured, line: str) -> dict[str, Any]:
         return {"ok": True}
     from trainbudget.plan.tracing.subprocess import _failure
 
-    error = _failure(status, log.read_text(errors="replace"))
+    failure = _failure(status, log.read_text(errors="replace"))
     return {
         "ok": False,
-        "bad": _is_config(error),
-        "reason": _line(error).removeprefix("TraceFailed: ").removeprefix("ConfigError: "),
+        "bad": _is_config(failure),
+        "reason": _line(failure).removeprefix("TraceFailed: ").removeprefix("ConfigError: "),
     }
 
 

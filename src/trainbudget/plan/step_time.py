@@ -22,6 +22,8 @@ from trainbudget.plan.train_spec import TrainSpec
 KERNEL_FLOOR_S = 4e-6
 #: What eager PyTorch and its modules need on the host for one operator, seconds; backward runs in C++. Fast servers take about half.
 HOST_FORWARD_S, HOST_BACKWARD_S = 12e-6, 7e-6
+#: Operators that only make another view or hand out memory: no kernel runs.
+_FREE = frozenset(("_unsafe_view", "view", "_reshape_alias", "expand", "empty", "empty_like", "empty_strided", "new_empty"))
 #: Part of a link's one-way peak that large collectives reach (NCCL bus bandwidth on NVLink is 75-85 % of it).
 LINK_EFFICIENCY = 0.8
 #: Between nodes: a network adapter for each GPU, 200 Gbit/s beside Ampere, 400 Gbit/s beside later cards: the usual 8-GPU node.
@@ -106,12 +108,20 @@ def calibration_of(gpu: GpuSpec, precision: str) -> Calibration:
     row = own or _table().default
     source = f"calibrated on {row.rows} published runs" if own else f"not calibrated for {gpu.name} {family}: as other cards"
     return Calibration(
-        matmul=row.matmul, attention=row.attention, memory=row.memory, low=row.low, high=row.high, source=source, own=own is not None
+        matmul=row.matmul,
+        attention=row.attention,
+        memory=row.memory,
+        low=row.low,
+        high=row.high,
+        source=source,
+        own=own is not None,
     )
 
 
 def operator_s(operator: OperatorCost, gpu: GpuSpec, precision: str, calibration: Calibration) -> float:
     """Seconds of one call of an operator on the GPU."""
+    if operator.name in _FREE:
+        return 0.0
     peak = gpu.peak(_rate_of(operator.dtype, precision)) or 0.0
     efficiency = calibration.attention if operator.kind == "attention" else calibration.matmul
     arithmetic = operator.flops / (peak * efficiency) if peak and operator.kind != "memory" else 0.0
@@ -129,6 +139,8 @@ def _rate_of(dtype: str, precision: str) -> str:
 def _phase_s(operators: Iterable[OperatorCost], gpu: GpuSpec, precision: str, calibration: Calibration, host_s: float) -> float:
     device, calls = 0.0, 0
     for operator in operators:
+        if operator.name in _FREE:
+            continue
         device += operator.count * operator_s(operator, gpu, precision, calibration)
         calls += operator.count
     return max(device, calls * host_s)
@@ -210,7 +222,9 @@ def link_bytes_per_s(gpu: GpuSpec, world_size: int) -> float:
 
     Rings cross nodes once for each adapter, so a node's adapters work together.
     """
-    inside = gpu.nvlink_bytes_per_s / 2 if gpu.nvlink_bytes_per_s else (gpu.pcie_bytes_per_s or 16e9) / 2  # PCIe is shared by pairs
+    inside = (
+        gpu.nvlink_bytes_per_s / 2 if gpu.nvlink_bytes_per_s else (gpu.pcie_bytes_per_s or 16e9) / 2
+    )  # PCIe is shared by pairs
     adapters = NODE_SIZE * ADAPTER_BYTES_PER_S["new" if (gpu.sm or 0) >= 90 else "old"]
     return LINK_EFFICIENCY * (inside if world_size <= NODE_SIZE else min(inside, adapters))
 

@@ -1,0 +1,408 @@
+"""Puts a plan together: memory, step time, run time and money of one configuration on one card, what fits and what to change.
+
+`plan --json` prints `Plan.to_json()`: the keys of the design plus `intervals`, `source` and other additions; numbers in SI units.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from trainbudget.errors import ConfigError
+from trainbudget.plan import prices
+from trainbudget.plan.changes import Change, changes_that_fit
+from trainbudget.plan.hardware import GpuSpec
+from trainbudget.plan.instance import Instance
+from trainbudget.plan.memory import (
+    Interval,
+    MemoryPrediction,
+    TargetGpu,
+    Trace,
+    max_micro_batch,
+    max_sequence_length,
+    predict_memory,
+)
+from trainbudget.plan.plan_file import Charges, PlanRequest
+from trainbudget.plan.script_protocol import Facts
+from trainbudget.plan.step_time import Estimate, StepTime, estimate_step_time
+from trainbudget.plan.tracing.failure import TraceFailed
+from trainbudget.plan.train_spec import TrainSpec
+
+#: A checkpoint is written at about this rate, bytes/s (one cloud disk); it only enters the run time of plans that save.
+SAVE_BYTES_PER_S = 1e9
+
+
+class Tracer(Protocol):
+    """Where traces come from: a tracing process, or a fake in tests."""
+
+    facts: Facts
+
+    def trace(self, spec: TrainSpec, target: TargetGpu, *, longest: bool = True) -> Trace:
+        """The traced step, or TraceFailed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """Duration and money of the whole run; money is None without a dated or given price."""
+
+    steps: int
+    run: Estimate  # seconds
+    eval_s: float
+    save_s: float
+    gpu_hours: float
+    cost: Estimate | None
+    preprocess_cost: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The answer for one card."""
+
+    request: PlanRequest
+    title: str
+    memory: MemoryPrediction
+    limit_bytes: float | None
+    step: StepTime | None  # None where only an analytic answer was possible
+    run: RunCost | None
+    price: prices.Quote | None
+    price_hint: str | None
+    max_micro_batch: int | None
+    max_sequence_length: int | None
+    changes: tuple[Change, ...]
+    not_understood: tuple[str, ...]
+    facts: Facts | None = None
+    parameters: int | None = None
+    trainable_parameters: int | None = None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits; None = the limit lies inside the interval."""
+        return self.memory.fits
+
+    def to_json(self) -> dict[str, Any]:
+        """The structure of `plan --json`."""
+        step, run = self.step, self.run
+        out: dict[str, Any] = {
+            "memory": memory_json(self.memory),
+            "limit_bytes": self.limit_bytes,
+            "fits": self.fits,
+            "max_micro_batch": self.max_micro_batch,
+            "max_sequence_length": self.max_sequence_length,
+            "step_time_s": None if step is None else step.step.value,
+            "tokens_per_s": None if step is None else step.tokens_per_s,
+            "mfu": None if step is None else step.mfu,
+            "run_time_s": None if run is None else run.run.value,
+            "cost": None if run is None or run.cost is None or self.price is None else _cost_json(run.cost, self.price),
+            "changes": [
+                {"setting": c.setting, "memory": memory_json(c.memory), "step_time_s": c.step.step.value} for c in self.changes
+            ],
+            "not_understood": list(self.not_understood),
+        }
+        out["title"], out["gpu"], out["gpu_count"] = self.title, self.request.gpu.name, self.request.count
+        out["source"], out["reasons"] = self.memory.source, list(self.memory.reasons)
+        out["intervals"] = {
+            "step_time_s": None if step is None else _estimate_json(step.step),
+            "run_time_s": None if run is None else _estimate_json(run.run),
+        }
+        out["parameters"], out["trainable_parameters"] = self.parameters, self.trainable_parameters
+        out["steps"] = None if run is None else run.steps
+        out["gpu_hours"] = None if run is None else run.gpu_hours
+        out["price"] = None if self.price is None else _price_json(self.price)
+        out["preprocess_cost"] = None if run is None or run.preprocess_cost is None else _estimate_json(run.preprocess_cost)
+        out["longest_batches"] = [] if self.facts is None else [{"step": s, "tokens": t} for s, t in self.facts.long_batches]
+        out["flops_per_step"] = None if step is None else step.model_flops
+        return out
+
+
+def memory_json(memory: MemoryPrediction) -> dict[str, Any]:
+    """The `memory` object of the answer."""
+
+    def bounds(part: Interval) -> dict[str, int]:
+        return {"value": part.value, "low": part.low, "high": part.high}
+
+    return {
+        "allocated_bytes": bounds(memory.allocated),
+        "reserved_bytes": bounds(memory.reserved),
+        "device_bytes": bounds(memory.device),
+        "categories": dict(memory.categories),
+        "peak_phase": memory.peak_phase,
+        "peak_by_phase": dict(memory.peak_by_phase),
+    }
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, Any]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "source": estimate.source}
+
+
+def _cost_json(cost: Estimate, price: prices.Quote) -> dict[str, Any]:
+    source = price.source + (f" {price.date}" if price.date else "")
+    return {"value": cost.value, "low": cost.low, "high": cost.high, "currency": price.currency, "price_source": source}
+
+
+def _price_json(price: prices.Quote) -> dict[str, Any]:
+    return {name: getattr(price, name) for name in prices.Quote.__slots__}
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """Plans requests from one tracer. `say` hears what takes time; `machine` is where this process runs, for its price."""
+
+    tracer: Tracer
+    today: datetime.date | None = None
+    machine: Instance = field(default_factory=Instance)
+    search: bool = True
+    say: Callable[[str], None] = lambda text: None
+    analytic: Callable[[PlanRequest, TargetGpu], MemoryPrediction] | None = None
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """The plan for a request.
+
+        Raises:
+            ConfigError: the model cannot be read, or cannot be traced and has no analytic answer.
+        """
+        target = target_of(request)
+        price, hint = price_of(request, self.machine, self.today)
+        self.say(f"tracing one step for {request.gpu.name}")
+        try:
+            trace = self.tracer.trace(request.spec, target)
+        except TraceFailed as error:
+            return self._analytic(request, target, price, hint, str(error))
+        memory = predict_memory(trace, target)
+        step = self._step(request, trace, target)
+        largest, longest, changes = self._search(request, target, trace, memory)
+        facts = self.tracer.facts
+        return Plan(
+            request=request,
+            title=request.title or facts.title,
+            memory=memory,
+            limit_bytes=request.limit_bytes,
+            step=step,
+            run=run_cost(request, trace, step, price, self.today),
+            price=price,
+            price_hint=hint,
+            max_micro_batch=largest,
+            max_sequence_length=longest,
+            changes=changes,
+            not_understood=tuple(dict.fromkeys([*memory.not_understood, *facts.notes, *step.notes, *_card_notes(request.gpu)])),
+            facts=facts,
+            parameters=trace.parameter_elements,
+            trainable_parameters=trace.trainable_elements,
+        )
+
+    def _step(self, request: PlanRequest, trace: Trace, target: TargetGpu) -> StepTime:
+        """Step time of the average batch: the longest one's, scaled by tokens."""
+        step = estimate_step_time(trace, request.gpu, request.spec, measured_s=request.duration.measured_step_time_s)
+        ratio = self.tracer.facts.token_ratio
+        if ratio >= 1.0 or request.duration.measured_step_time_s is not None:
+            return step
+        scaled = step.step.times(ratio)
+        # Work that does not grow with tokens (optimizer, weights read, kernels launched) makes the short batch slower than its share.
+        scaled = Estimate(value=scaled.value, low=scaled.low, high=step.step.high, source=scaled.source + ", average batch")
+        from dataclasses import replace
+
+        return replace(step, step=scaled)
+
+    def _evaluate(self, request: PlanRequest, target: TargetGpu, spec: TrainSpec) -> tuple[MemoryPrediction, StepTime]:
+        trace = self.tracer.trace(spec, target)
+        return predict_memory(trace, target), estimate_step_time(trace, request.gpu, spec)
+
+    def _search(
+        self, request: PlanRequest, target: TargetGpu, trace: Trace, memory: MemoryPrediction
+    ) -> tuple[int | None, int | None, tuple[Change, ...]]:
+        if not self.search:
+            return None, None, ()
+        spec = request.spec
+
+        def traced(wanted: TrainSpec) -> Trace:
+            self.say(f"trying batch {wanted.micro_batch}, length {wanted.sequence_length}")
+            return self.tracer.trace(wanted, target)
+
+        largest = _or_none(lambda: max_micro_batch(traced, spec, target, known=trace))
+        sequence = spec.task != "image_classification" and spec.sequence_length > 1
+        longest = _or_none(lambda: max_sequence_length(traced, spec, target, known=trace)) if sequence else None
+        if memory.fits:
+            return largest, longest, ()
+        self.say("looking for changes that make it fit")
+        changes = changes_that_fit(
+            spec,
+            request.gpu,
+            lambda wanted: self._evaluate(request, target, wanted),
+            vocabulary=request.vocabulary,
+            settings=frozenset(self.tracer.facts.settings),
+            largest=largest,
+        )
+        return largest, longest, tuple(changes)
+
+    def _analytic(
+        self, request: PlanRequest, target: TargetGpu, price: prices.Quote | None, hint: str | None, reason: str
+    ) -> Plan:
+        if self.analytic is None:
+            raise ConfigError(f"the step cannot be traced: {reason}")
+        memory = self.analytic(request, target)
+        facts = self.tracer.facts
+        return Plan(
+            request=request,
+            title=request.title or facts.title,
+            memory=memory,
+            limit_bytes=request.limit_bytes,
+            step=None,
+            run=None,
+            price=price,
+            price_hint=hint,
+            max_micro_batch=None,
+            max_sequence_length=None,
+            changes=(),
+            not_understood=(f"not traced, formulas with a wide interval instead: {reason}", *memory.not_understood),
+            facts=facts,
+        )
+
+
+def _or_none(search: Callable[[], int | None]) -> int | None:
+    """A search that a failing trace ends without an answer."""
+    try:
+        return search()
+    except TraceFailed:
+        return None
+
+
+def _card_notes(gpu: GpuSpec) -> list[str]:
+    """Values of the table this plan rests on that no primary source confirmed."""
+    used = [n for n in ("memory_gib", "peak_tflops", "bandwidth_gbs") if n in gpu.unverified]
+    words = {"memory_gib": "usable memory", "peak_tflops": "peak FLOP/s", "bandwidth_gbs": "bandwidth"}
+    return [f"{gpu.name}: {' and '.join(words[n] for n in used)} not verified"] if used else []
+
+
+def target_of(request: PlanRequest) -> TargetGpu:
+    """The card as the memory prediction knows it."""
+    gpu = request.gpu
+    if request.limit_bytes is None or gpu.compute_capability is None:
+        raise ConfigError(
+            f"{gpu.name} cannot be planned for: no CUDA compute capability"
+            if gpu.compute_capability is None
+            else f"{gpu.name}: memory unknown"
+        )
+    total = gpu.nvml_total_bytes or request.limit_bytes
+    return TargetGpu(
+        name=gpu.nvml_names[0],
+        memory_bytes=int(max(total, request.limit_bytes)),
+        limit_bytes=int(request.limit_bytes),
+        compute_capability=gpu.compute_capability,
+    )
+
+
+def price_of(request: PlanRequest, machine: Instance, today: datetime.date | None) -> tuple[prices.Quote | None, str | None]:
+    """The price of a GPU-hour, and a hint where a named instance is known without a date.
+
+    The machine's own instance counts only when it has this card: planning for another one asks the market.
+    """
+    charges = request.charges
+    if charges == Charges() and machine.provider is not None:
+        own = prices.resolve(
+            request.gpu, provider=machine.provider, instance=machine.instance, region=machine.region, today=today
+        )
+        if own is not None and not own.assumed:
+            return own, None
+    quote = prices.resolve(
+        request.gpu,
+        given=charges.given,
+        file=charges.file,
+        provider=charges.provider,
+        instance=charges.instance,
+        region=charges.region,
+        spot=charges.spot,
+        today=today,
+    )
+    return quote, prices.undated_hint(request.gpu, charges.provider, charges.instance)
+
+
+def run_cost(
+    request: PlanRequest, trace: Trace, step: StepTime, price: prices.Quote | None, today: datetime.date | None = None
+) -> RunCost | None:
+    """Time and money of the whole run; None when it was not said how long it is."""
+    duration, spec = request.duration, request.spec
+    steps = steps_of(request)
+    if steps is None:
+        return None
+    micro_forward_s = step.forward_s / spec.gradient_accumulation
+    batches = spec.evaluation.batches if spec.evaluation is not None else 0
+    eval_s = steps // duration.eval_steps * batches * micro_forward_s if duration.eval_steps else 0.0
+    # Weights, and optimizer state of the trained part: two fp32 moments as AdamW keeps them.
+    saved = sum(p.elements * (p.item_bytes + (8 if p.trainable else 0)) for p in trace.parameters)
+    save_s = steps // duration.save_steps * saved / SAVE_BYTES_PER_S if duration.save_steps else 0.0
+    extra = eval_s + save_s
+    run = Estimate(
+        value=steps * step.step.value + extra,
+        low=steps * step.step.low + extra / 2,
+        high=steps * step.step.high + extra * 2,
+        source=step.step.source,
+    )
+    hours = run.times(request.count / 3600)
+    cost = None
+    if price is not None:
+        cost = Estimate(
+            value=hours.value * price.per_gpu_hour, low=hours.low * price.low, high=hours.high * price.high, source=price.source
+        )
+    preprocess = None
+    if duration.preprocess_cpu_hours is not None:
+        cpu = prices.cpu_hour(request.charges.provider, today=today)
+        hours_cpu = duration.preprocess_cpu_hours
+        preprocess = Estimate(
+            value=hours_cpu * cpu.per_gpu_hour,
+            low=hours_cpu * cpu.low,
+            high=hours_cpu * cpu.high,
+            source=f"{cpu.source} {cpu.date}",
+        )
+    return RunCost(
+        steps=steps, run=run, eval_s=eval_s, save_s=save_s, gpu_hours=hours.value, cost=cost, preprocess_cost=preprocess
+    )
+
+
+def steps_of(request: PlanRequest) -> int | None:
+    """Optimizer steps of the run, from whichever length was given."""
+    duration, spec = request.duration, request.spec
+    per_step = spec.micro_batch * spec.gradient_accumulation * spec.world_size
+    if duration.steps is not None:
+        return duration.steps
+    if duration.tokens is not None:
+        return max(1, round(duration.tokens / (per_step * spec.sequence_length)))
+    if duration.epochs is not None and duration.samples is not None:
+        return max(1, round(duration.epochs * duration.samples / per_step))
+    return None
+
+
+def on_card(request: PlanRequest, gpu: GpuSpec) -> PlanRequest:
+    """The same request on another card, at market price."""
+    from dataclasses import replace
+
+    return replace(request, gpu=gpu, memory_gib=None, charges=replace(request.charges, given=None, instance=None))
+
+
+def request_of_script(facts: Facts, base: PlanRequest) -> PlanRequest:
+    """What a caught script trains, on the card and at the price of `base`."""
+    from dataclasses import replace
+
+    from trainbudget.plan.memory import EvalSpec, spec_of
+
+    spec = spec_of({k: v for k, v in facts.spec.items() if v is not None})
+    if facts.eval_batches is not None:
+        spec = msgspec.structs.replace(spec, evaluation=EvalSpec(batches=facts.eval_batches))
+    duration = replace(
+        base.duration,
+        steps=base.duration.steps or facts.steps,
+        eval_steps=base.duration.eval_steps or facts.eval_steps,
+        save_steps=base.duration.save_steps or facts.save_steps,
+    )
+    count = max(base.count, spec.world_size)
+    return replace(
+        base,
+        spec=spec,
+        duration=duration,
+        count=count,
+        title=facts.title,
+        vocabulary=facts.framework,
+        model=facts.model_config or {},
+    )
