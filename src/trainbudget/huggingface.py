@@ -16,8 +16,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from trainbudget.budget import Budget
 from trainbudget.engine.oom_message import is_device_oom
-from trainbudget.live.batch import describe_batch
+from trainbudget.live.batch import BatchFacts, describe_batch
 from trainbudget.live.loader import TimedLoader
+from trainbudget.live.wrapping import Around, hook, put_around
 from trainbudget.monitor import Monitor
 from trainbudget.sinks.tracker import PREFIX, tracker_values
 from trainbudget.wording.status import status_line
@@ -49,61 +50,81 @@ class TrainBudgetCallback(TrainerCallback):
         **settings: Any,
     ) -> None:
         self.monitor = monitor or Monitor(framework="huggingface", budget=budget, price=price, plan=plan, **settings)
-        self._wrapped: list[tuple[Any, str]] = []
+        self._wrapped: list[Around] = []
         self._loader: tuple[Any, Any] | None = None
         self._bar: Any = None
         self._status_s = 0.0
         self._loss: Any = None
         self._eval_open = False
         self._exact_phases = False
+        self._inside: set[str] = set()
 
     # --- the run
 
+    @hook
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._guarded(lambda: self._attach(args))
+        self._attach(args)
 
+    @hook
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._guarded(lambda: self._begin(args, state, kwargs))
+        monitor = self.monitor
+        self._attach(args)
+        self._restore_loader()
+        monitor.train_begin(batch_size=getattr(state, "train_batch_size", None), steps_total=state.max_steps or None)
+        if state.global_step:
+            monitor.resume(step=state.global_step)
+        model = kwargs.get("model")
+        if model is not None and not monitor.inert:
+            monitor.model(**_model_facts(model, args))
 
+    @hook
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.monitor.train_end()
-        self._guarded(self._release)
+        self._release()
 
+    @hook
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.monitor.epoch_begin(state.epoch)
-        self._guarded(lambda: self._time_loader(kwargs.get("train_dataloader")))
+        self._time_loader(kwargs.get("train_dataloader"))
 
+    @hook
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._guarded(self._restore_loader)
+        self._restore_loader()
         self.monitor.epoch_end(state.epoch)
 
     # --- steps
 
+    @hook
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.monitor.step_begin(infer_wait=True)
 
+    @hook
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.monitor.micro_step()
 
+    @hook
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.monitor.optimizer_begin()
 
+    @hook
     def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.monitor.optimizer_end()
 
+    @hook
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         monitor = self.monitor
         if self._loss is not None:
-            self._guarded(self._read_loss_on_host)
+            self._read_loss_on_host()
         monitor.step_end(step=state.global_step)
         if self._bar is not None and monitor.now_s() >= self._status_s:
-            self._guarded(self._show_status)
+            self._show_status()
         if monitor.stop_requested is not None:
             control.should_save = True
             control.should_training_stop = True
 
     # --- what happens between steps
 
+    @hook
     def on_log(
         self,
         args: TrainingArguments,
@@ -112,25 +133,25 @@ class TrainBudgetCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._guarded(lambda: self._log(logs or {}, logs))
+        self._log(logs)
         if not self._exact_phases:
             self.monitor.boundary()
 
+    @hook
     def on_prediction_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self._exact_phases and not self._eval_open:
             self._eval_open = True
             self.monitor.phase_begin("eval")
 
+    @hook
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self._exact_phases:
             self._eval_open = False
             self.monitor.phase_end("eval", start_s=self.monitor.boundary_s)
 
-    def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
-    ) -> None:
-        self.on_evaluate(args, state, control)
+    on_predict = on_evaluate
 
+    @hook
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self._exact_phases:
             self.monitor.phase_end("save", start_s=self.monitor.boundary_s)
@@ -139,84 +160,94 @@ class TrainBudgetCallback(TrainerCallback):
 
     def _attach(self, args: TrainingArguments) -> None:
         """Find the Trainer that calls us, wrap what has no hooks, and stand before the trackers' callbacks."""
-        trainer = _calling_trainer(self)
-        self.monitor.run.settings = {**_settings_of(args)}
-        if self.monitor.run.name == "run":
-            self.monitor.run.name = _name_of(args)
-        self.monitor.start()
-        if trainer is None or self._wrapped:
+        if self.monitor.inert:
             return
+        self.monitor.identify(name=_name_of(args), framework="huggingface", settings=_settings_of(args))
+        self.monitor.start()
+        trainer = _calling_trainer(self)
+        self._exact_phases = trainer is not None
+        if trainer is None:
+            return
+        self._wrapped = [wrapper for wrapper in self._wrapped if wrapper.owned]
         for method, phase in _PHASE_METHODS.items():
             self._wrap(trainer, method, functools.partial(self._as_phase, phase))
         for method in ("train", "_inner_training_loop"):
-            self._wrap(trainer, method, functools.partial(self._watched, args))
-        self._wrap(trainer, "training_step", self._keeping_loss)
-        self._exact_phases = True
-        callbacks = trainer.callback_handler.callbacks
-        if self in callbacks:
-            # Numbers for trackers must be in the logs before the trackers' callbacks see them, and out again
-            # before the progress bar prints them.
-            callbacks.remove(self)
-            callbacks.insert(min(1, len(callbacks)), self)
-            callbacks.insert(len(callbacks) - 1 if len(callbacks) > 1 else len(callbacks), _Quiet())
+            self._wrap(trainer, method, functools.partial(self._watched, method, args))
+        self._wrap(trainer, "training_step", functools.partial(self._keeping_loss, args))
+        self._wrap(trainer, "get_batch_samples", self._as_wait)
+        self._find_a_place(trainer.callback_handler)
 
-    def _wrap(self, trainer: Any, name: str, around: Callable[..., Any]) -> None:
-        method = getattr(trainer, name, None)
-        if method is None:
-            return
+    def _wrap(self, trainer: Any, method: str, around: Callable[..., Any]) -> None:
+        wrapper = put_around(trainer, method, around)
+        if wrapper is not None:
+            self._wrapped.append(wrapper)
 
-        @functools.wraps(method)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return around(method, *args, **kwargs)
-
-        setattr(trainer, name, wrapped)
-        self._wrapped.append((trainer, name))
+    def _find_a_place(self, handler: Any) -> None:
+        """Numbers for trackers must be in the logs before the trackers' callbacks see them, and out again before the
+        progress bar prints them. A new list: the handler may be in the middle of the old one."""
+        others = [c for c in handler.callbacks if c is not self and not isinstance(c, _Quiet)]
+        handler.callbacks = [*others[:1], self, *others[1:-1], _Quiet(), *others[1:][-1:]]
+        self._bar = next((c for c in others if hasattr(c, "training_bar")), None)
 
     def _as_phase(self, phase: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self.monitor.phase(phase):
+        if phase in self._inside:  # evaluation on several sets calls itself
             return method(*args, **kwargs)
+        self._inside.add(phase)
+        try:
+            with self.monitor.phase(phase):
+                return method(*args, **kwargs)
+        finally:
+            self._inside.discard(phase)
 
-    def _watched(self, arguments: TrainingArguments, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _watched(self, name: str, arguments: TrainingArguments, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return method(*args, **kwargs)
         except BaseException as err:
-            retried = method.__name__ == "_inner_training_loop" and getattr(arguments, "auto_find_batch_size", False)
-            if retried and is_device_oom(type(err).__name__, str(err)):
-                self.monitor.out_of_memory(err)
-            else:
-                self.monitor.exception(err)
-            self._guarded(self._release)
+            self._failed(err, arguments, retried=name == "_inner_training_loop")
             raise
 
-    def _keeping_loss(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        loss = method(*args, **kwargs)
+    def _keeping_loss(self, arguments: TrainingArguments, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            loss = method(*args, **kwargs)
+        except BaseException as err:
+            # Told here too: with a callback that was added in the middle, nobody stands around the loop.
+            self._failed(err, arguments, retried=True)
+            raise
         self._loss = loss
         return loss
 
-    # --- details
+    @hook
+    def _failed(self, err: BaseException, arguments: TrainingArguments, *, retried: bool) -> None:
+        """An error on its way out of the Trainer; with `auto_find_batch_size` it goes on after one of memory."""
+        if retried and getattr(arguments, "auto_find_batch_size", False) and is_device_oom(type(err).__name__, str(err)):
+            self.monitor.out_of_memory(err)
+        else:
+            self.monitor.exception(err)
+        self._release()
 
-    def _begin(self, args: TrainingArguments, state: TrainerState, kwargs: dict[str, Any]) -> None:
+    def _as_wait(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The fetch of a step's batches, for loaders that the proxy does not stand in (those that skip after a resume)."""
         monitor = self.monitor
-        if not self._exact_phases:
-            self._attach(args)
-        self._restore_loader()
-        monitor.train_begin(batch_size=getattr(state, "train_batch_size", None), steps_total=state.max_steps or None)
-        if state.global_step:
-            monitor.resume(step=state.global_step)
-        model = kwargs.get("model")
-        if model is not None:
-            monitor.model(**_model_facts(model, args))
-        self._bar = _progress_bar_of(self)
+        before, began = monitor.waited_s, monitor.now_s()
+        result = method(*args, **kwargs)
+        if monitor.waited_s == before:
+            monitor.data_wait(monitor.now_s() - began)
+        return result
+
+    # --- details
 
     def _time_loader(self, loader: Any) -> None:
         """Put the timing proxy in place of accelerate's inner loader for this epoch."""
         self._restore_loader()
         inner = getattr(loader, "base_dataloader", None)
-        if inner is None or isinstance(inner, TimedLoader):
-            return
         monitor = self.monitor
+        if inner is None or monitor.inert:
+            return
         monitor.loader_workers = getattr(inner, "num_workers", None)
-        loader.base_dataloader = TimedLoader(inner, waited=monitor.data_wait, seen=self._seen, now_s=monitor.now_s)
+        # accelerate fetches one batch ahead, to know the last one.
+        loader.base_dataloader = TimedLoader(
+            inner, waited=monitor.data_wait, describe=self._describe, seen=self._seen, now_s=monitor.now_s, ahead=1
+        )
         self._loader = (loader, inner)
 
     def _restore_loader(self) -> None:
@@ -225,8 +256,14 @@ class TrainBudgetCallback(TrainerCallback):
             self._loader = None
             loader.base_dataloader = inner
 
-    def _seen(self, batch: Any) -> None:
-        self._guarded(lambda: self.monitor.batch_seen(**describe_batch(batch)._asdict()))
+    @hook
+    def _describe(self, batch: Any) -> BatchFacts:
+        return describe_batch(batch)
+
+    @hook
+    def _seen(self, facts: BatchFacts | None) -> None:
+        if facts is not None:
+            self.monitor.batch_seen(**facts._asdict())
 
     def _read_loss_on_host(self) -> None:
         loss, self._loss = self._loss, None
@@ -236,8 +273,9 @@ class TrainBudgetCallback(TrainerCallback):
         else:
             self._loss = loss.detach()  # read when the Trainer itself has waited for the device (on_log)
 
-    def _log(self, logs: dict[str, Any], shared: dict[str, Any] | None) -> None:
+    def _log(self, logs: dict[str, Any] | None) -> None:
         monitor = self.monitor
+        logs = {} if logs is None else logs
         loss = self._loss
         if loss is not None and "loss" in logs:
             # The Trainer has just read its own loss from the device, so this wait is over already. Its log filter
@@ -247,8 +285,8 @@ class TrainBudgetCallback(TrainerCallback):
         if "grad_norm" in logs:
             monitor.metrics(grad_norm=float(logs["grad_norm"]))
         report = monitor.report
-        if shared is not None and report is not None and self._exact_phases:
-            shared.update(tracker_values(report))
+        if report is not None and self._exact_phases:
+            logs.update(tracker_values(report))
 
     def _show_status(self) -> None:
         self._status_s = self.monitor.now_s() + 1.0
@@ -260,19 +298,14 @@ class TrainBudgetCallback(TrainerCallback):
     def _release(self) -> None:
         """Hold nothing of the trainer once training is over, however it ended."""
         self._restore_loader()
-        self._loss = self._bar = None
+        self._loss = None
 
+    @hook
     def detach(self) -> None:
         """Take the wrappers off the Trainer again."""
-        for trainer, name in self._wrapped:
-            trainer.__dict__.pop(name, None)
+        for wrapper in self._wrapped:
+            wrapper.take_off()
         self._wrapped.clear()
-
-    def _guarded(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception as err:  # noqa: BLE001 - training comes first
-            self.monitor._fault("huggingface", err)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_fresh, (self.monitor,))
@@ -282,8 +315,10 @@ class _Quiet(TrainerCallback):
     """Takes our numbers out of the logs before the console prints them."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        for name in [n for n in logs or {} if n.startswith(PREFIX)]:
-            (logs or {}).pop(name)
+        if not isinstance(logs, dict):
+            return
+        for name in [n for n in logs if n.startswith(PREFIX)]:
+            logs.pop(name)
 
 
 def _fresh(monitor: Monitor) -> TrainBudgetCallback:
@@ -306,24 +341,15 @@ def _calling_trainer(callback: TrainBudgetCallback) -> Any | None:
     return None
 
 
-def _progress_bar_of(callback: TrainBudgetCallback) -> Any | None:
-    """The handler's progress callback, for the one-line status."""
-    for trainer, _ in callback._wrapped[:1]:
-        for other in trainer.callback_handler.callbacks:
-            if hasattr(other, "training_bar"):
-                return other
-    return None
-
-
 def _settings_of(args: TrainingArguments) -> dict[str, Any]:
     return {name: value for name, value in vars(args).items() if not name.startswith("_")}
 
 
-def _name_of(args: TrainingArguments) -> str:
+def _name_of(args: TrainingArguments) -> str | None:
     run_name, output = getattr(args, "run_name", None), getattr(args, "output_dir", None)
     if run_name and run_name != output:
         return str(run_name)
-    return str(output).rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1] if output else "run"
+    return str(output).rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1] if output else None
 
 
 def _model_facts(model: Any, args: TrainingArguments) -> dict[str, Any]:

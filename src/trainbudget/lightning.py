@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from trainbudget.budget import Budget
 from trainbudget.live.batch import describe_batch
+from trainbudget.live.wrapping import Around, hook, put_around
 from trainbudget.monitor import Monitor
 from trainbudget.sinks.tracker import tracker_values
 from trainbudget.wording.status import status_line
+
+#: Methods of tuning callbacks that train on their own account.
+_SEARCHES = ("scale_batch_size", "lr_find")
 
 #: The two distributions have unrelated base classes of the same name: ours inherits from whichever are installed.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -63,169 +68,189 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.monitor = monitor or Monitor(framework="lightning", budget=budget, price=price, plan=plan, **settings)
-        self._wrapped: list[tuple[Any, str]] = []
+        self._wrapped: list[Around] = []
         self._status_s = 0.0
         self._timed = False
+        self._stopped = False
         self._global_step = 0
 
     # --- the run
 
+    @hook
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self._guarded(lambda: self._attach(trainer, pl_module))
+        monitor = self.monitor
+        if monitor.inert:
+            return
+        monitor.identify(name=_name_of(trainer), framework="lightning", settings=_settings_of(trainer))
+        monitor.start()
+        self._wrap(trainer.strategy, "save_checkpoint", functools.partial(self._as_phase, "save"))
+        for callback in trainer.callbacks:
+            for search in _SEARCHES:  # tuners call these with the callbacks taken away: no hook tells of their steps
+                self._wrap(callback, search, functools.partial(self._as_phase, "trial"))
 
+    @hook
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         monitor = self.monitor
-        steps = trainer.estimated_stepping_batches if trainer.max_steps in (-1, None) else trainer.max_steps
-        monitor.train_begin(steps_total=steps if isinstance(steps, int) and steps > 0 else None)
+        if monitor.inert:
+            return
+        self._stopped = False
         self._global_step = trainer.global_step
+        monitor.train_begin(steps_total=_steps_total(trainer))
         if trainer.global_step:
             monitor.resume(step=trainer.global_step)
-        self._guarded(lambda: self._begin(trainer, pl_module))
+        monitor.loader_workers = getattr(trainer.train_dataloader, "num_workers", None)
+        self._time_fetcher(trainer)
+        monitor.model(**_model_facts(pl_module, trainer))
 
+    @hook
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self.monitor.train_end()
 
+    @hook
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self._guarded(self.detach)
+        self.detach()
 
+    @hook
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self.monitor.exception(exception)
-        self._guarded(self.detach)
+        self.detach()
 
+    @hook
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.monitor.epoch_begin(trainer.current_epoch)
-        self._guarded(lambda: self._time_fetcher(trainer))  # loaders may be made anew each epoch
+        self._time_fetcher(trainer)  # loaders may be made anew each epoch
 
+    @hook
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self.monitor.epoch_end(trainer.current_epoch)
 
     # --- steps
 
+    @hook
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         monitor = self.monitor
-        self._guarded(lambda: monitor.batch_seen(**describe_batch(batch)._asdict()))
+        if monitor.inert:
+            return
+        monitor.batch_seen(**describe_batch(batch)._asdict())
         monitor.step_begin(infer_wait=not self._timed)
 
+    @hook
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         self.monitor.optimizer_begin()
 
+    @hook
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         monitor = self.monitor
+        if monitor.inert:
+            return
         monitor.optimizer_end()
         if trainer.global_step == self._global_step:
             monitor.micro_step()  # gradients are still accumulating
             return
         self._global_step = trainer.global_step
-        self._guarded(lambda: self._read_loss(outputs))
+        self._read_loss(outputs)
         monitor.step_end(step=trainer.global_step)
+        self._tell_loggers(trainer)
         if monitor.now_s() >= self._status_s:
-            self._guarded(lambda: self._show(trainer))
+            self._show_status(trainer)
         if monitor.stop_requested is not None:
-            trainer.should_stop = True
+            self._stop(trainer)
 
     # --- what happens between steps
 
+    @hook
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         self.monitor.phase_begin("sanity")
 
+    @hook
     def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None:
         self.monitor.phase_end("sanity")
 
+    @hook
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking:
             self.monitor.phase_begin("eval")
 
+    @hook
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking:
             self.monitor.phase_end("eval")
 
+    @hook
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
         self.monitor.phase_begin("eval")
 
+    @hook
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         self.monitor.phase_end("eval")
 
+    @hook
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
         self.monitor.phase_begin("eval")
 
+    @hook
     def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
         self.monitor.phase_end("eval")
 
     # --- details
 
-    def _attach(self, trainer: Any, module: Any) -> None:
-        monitor = self.monitor
-        if monitor.run.name == "run":
-            monitor.run.name = _name_of(trainer)
-        monitor.run.settings = _settings_of(trainer)
-        monitor.start()
-        if self._wrapped:
-            return
-        self._wrap(trainer.strategy, "save_checkpoint", self._as_save)
-
-    def _begin(self, trainer: Any, module: Any) -> None:
-        monitor = self.monitor
-        monitor._note_workers(trainer.train_dataloader)
-        self._time_fetcher(trainer)
-        monitor.model(**_model_facts(module, trainer))
-
     def _time_fetcher(self, trainer: Any) -> None:
         """Stand in for the loop's data fetcher: every batch comes through its `__next__`."""
         loop = trainer.fit_loop
         fetcher = getattr(loop, "_data_fetcher", None)
-        if fetcher is None or not hasattr(type(fetcher), "__next__"):
+        if fetcher is None or self.monitor.inert or not hasattr(type(fetcher), "__next__"):
             self._timed = False
-        elif not isinstance(fetcher, _TimedFetcher):
+        elif type(fetcher) is not _TimedFetcher:  # isinstance is fooled by its __class__
             loop._data_fetcher = _TimedFetcher(fetcher, self.monitor)
             self._timed = True
 
     def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        method = getattr(owner, name, None)
-        if method is None:
-            return
+        wrapper = put_around(owner, name, around)
+        if wrapper is not None:
+            self._wrapped.append(wrapper)
 
-        @functools.wraps(method)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return around(method, *args, **kwargs)
-
-        setattr(owner, name, wrapped)
-        self._wrapped.append((owner, name))
-
-    def _as_save(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self.monitor.phase("save"):
+    def _as_phase(self, phase: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.monitor.phase(phase):
             return method(*args, **kwargs)
 
     def _read_loss(self, outputs: Any) -> None:
-        loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         device = getattr(loss, "device", None)
         # A loss on a GPU is not read: that would wait for the device.
         if device is not None and device.type == "cpu" and loss.numel() == 1:
             self.monitor.metrics(loss=float(loss))
 
-    def _show(self, trainer: Any) -> None:
+    def _tell_loggers(self, trainer: Any) -> None:
+        report = self.monitor.report
+        if report is None or not trainer.loggers or not trainer._logger_connector.should_update_logs:
+            return
+        values = tracker_values(report)
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=trainer.global_step)
+
+    def _show_status(self, trainer: Any) -> None:
         self._status_s = self.monitor.now_s() + 1.0
         report = self.monitor.report
-        if report is None:
-            return
-        if trainer.loggers and trainer._logger_connector.should_update_logs:
-            for logger in trainer.loggers:
-                logger.log_metrics(tracker_values(report), step=trainer.global_step)
-        bar: Any = getattr(trainer.progress_bar_callback, "train_progress_bar", None)
-        if hasattr(bar, "set_postfix_str"):
+        bar = getattr(trainer.progress_bar_callback, "train_progress_bar", None)
+        if report is not None and hasattr(bar, "set_postfix_str"):
             bar.set_postfix_str(status_line(report), refresh=False)
 
+    def _stop(self, trainer: Any) -> None:
+        """Stop the framework's own way, once, with a checkpoint first. `min_steps` and `min_epochs` still hold."""
+        if self._stopped:
+            return
+        self._stopped = True
+        trainer.should_stop = True
+        folder = getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir
+        trainer.save_checkpoint(os.path.join(folder, f"trainbudget-stop-step={trainer.global_step}.ckpt"))
+
+    @hook
     def detach(self) -> None:
         """Take the wrappers off the trainer's objects again and let go of them."""
-        for owner, name in self._wrapped:
-            owner.__dict__.pop(name, None)
+        for wrapper in self._wrapped:
+            wrapper.take_off()
         self._wrapped.clear()
         self._timed = False
-
-    def _guarded(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception as err:  # noqa: BLE001 - training comes first
-            self.monitor._fault("lightning", err)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_fresh, (self.monitor,))
@@ -266,12 +291,20 @@ def _fresh(monitor: Monitor) -> TrainBudgetCallback:
     return TrainBudgetCallback(monitor=monitor)
 
 
-def _name_of(trainer: Any) -> str:
+def _steps_total(trainer: Any) -> float | None:
+    """Planned optimizer steps, or None where nobody knows."""
+    steps = trainer.max_steps
+    if steps in (-1, None):
+        steps = trainer.estimated_stepping_batches
+    return float(steps) if isinstance(steps, int) and steps > 0 else None
+
+
+def _name_of(trainer: Any) -> str | None:
     for logger in trainer.loggers:
         name = getattr(logger, "name", None)
         if name and str(name) not in ("lightning_logs", "default"):
             return str(name)
-    return "run"
+    return None
 
 
 def _settings_of(trainer: Any) -> dict[str, Any]:

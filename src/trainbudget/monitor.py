@@ -200,9 +200,19 @@ class Monitor:
         return self._feeder is not None and not self._closed
 
     @property
+    def inert(self) -> bool:
+        """Whether nothing is watched: switched off, closed, or a forked child's copy."""
+        return self._inert
+
+    @property
     def now_s(self) -> Callable[[], float]:
         """The monitor's clock, for adapters that time something themselves."""
         return self._now_s
+
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds waited for the coming step's data so far; None = nobody has timed any."""
+        return self._wait_s
 
     @property
     def boundary_s(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,17 +13,27 @@ class TimedLoader:
     Args:
         loader: what is iterated.
         waited: called with the seconds each `next()` took.
-        seen: called with each batch, before the training loop gets it.
+        describe: called with each batch as it comes, before anybody else has it; must not raise.
+        seen: called with what `describe` said, when the training loop gets the batch.
+        ahead: batches that the caller fetches before it passes one on.
         now_s: the clock.
     """
 
     def __init__(
-        self, loader: Any, *, waited: Callable[[float], None], seen: Callable[[Any], None], now_s: Callable[[], float]
+        self,
+        loader: Any,
+        *,
+        waited: Callable[[float], None],
+        describe: Callable[[Any], Any],
+        seen: Callable[[Any], None],
+        now_s: Callable[[], float],
+        ahead: int = 0,
     ) -> None:
-        self.__dict__["_timed"] = (loader, waited, seen, now_s)
+        self.__dict__["_timed"] = (loader, waited, describe, seen, now_s, ahead)
 
     def __iter__(self) -> Iterator[Any]:
-        loader, waited, seen, now_s = self.__dict__["_timed"]
+        loader, waited, describe, seen, now_s, ahead = self.__dict__["_timed"]
+        held: deque[Any] = deque()
         began = now_s()
         iterator = iter(loader)
         waited(now_s() - began)  # starting workers is waiting for data too
@@ -31,9 +42,13 @@ class TimedLoader:
             try:
                 batch = next(iterator)
             except StopIteration:
+                while held:
+                    seen(held.popleft())
                 return
             waited(now_s() - began)
-            seen(batch)
+            held.append(describe(batch))
+            if len(held) > ahead:
+                seen(held.popleft())
             yield batch
 
     def __len__(self) -> int:
