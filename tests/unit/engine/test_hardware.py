@@ -144,6 +144,14 @@ def test_a_sleeping_link_is_power_saving():
     assert codes(minimal.link(1, utilization=0.0)) == set()
 
 
+def test_a_link_is_not_judged_where_nobody_knows_the_load():
+    build = Build().gpu(0).gpu(1)
+    for reading in build.reading.values():
+        reading["utilization_ratio"] = None
+    build.reading[1]["pcie_gen"] = 1
+    assert codes(build.start().steps(200).end()) == set()
+
+
 def test_best_link_by_the_peers_where_the_card_does_not_tell_it():
     build = Build().gpu(0, pcie_gen_max=None).gpu(1, pcie_gen_max=None)
     build.reading[1]["pcie_gen"] = 1

@@ -150,6 +150,16 @@ def test_notebook_idle_clears_with_the_next_cell():
     assert codes(events) == {"notebook_idle"}
 
 
+def test_a_process_that_outlives_ctrl_c_is_interactive():
+    """Nobody says whether it is a notebook: a script would have ended."""
+    events = minimal.after_end(2000.0, moment="interrupt")
+    events[0].host.interactive = None
+    assert codes(events) == {"notebook_idle"}
+    events = minimal.after_end(900.0)
+    events[0].host.interactive = None
+    assert codes(events) == {"finished_holding_gpu"}
+
+
 # --- start
 
 

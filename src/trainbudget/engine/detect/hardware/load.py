@@ -49,9 +49,13 @@ class Load:
         return sum(1 for t in told if not flags.isdisjoint(t)) / len(told) if told else None
 
 
-def load_of(timeline: Timeline, device: DeviceTrack, *, utilization: float = BUSY_UTILIZATION) -> Load | None:
-    """The busy readings of the last two minutes, or None of too few. A device that does not tell how busy it is counts as
-    busy while steps go on."""
+def load_of(
+    timeline: Timeline, device: DeviceTrack, *, utilization: float = BUSY_UTILIZATION, assume_busy: bool = False
+) -> Load | None:
+    """The busy readings of the last two minutes, or None of too few.
+
+    `assume_busy`: readings that do not tell how busy the device is count while steps go on.
+    """
     window = device.window
     if not window or not timeline.run.training or not timeline.run.started:
         return None
@@ -60,7 +64,9 @@ def load_of(timeline: Timeline, device: DeviceTrack, *, utilization: float = BUS
     if len(window) > LEAST_PERIODS:
         since_s = min(since_s, window[-1].t_s - LEAST_PERIODS * (window[-1].t_s - window[-1 - LEAST_PERIODS].t_s) / LEAST_PERIODS)
     samples = [
-        s for s in device.since(max(since_s, begun_s or 0.0)) if s.utilization_ratio is None or s.utilization_ratio >= utilization
+        s
+        for s in device.since(max(since_s, begun_s or 0.0))
+        if (assume_busy if s.utilization_ratio is None else s.utilization_ratio >= utilization)
     ]
     if len(samples) < LEAST_READINGS or samples[-1].t_s - samples[0].t_s < LEAST_SPAN_S:
         return None

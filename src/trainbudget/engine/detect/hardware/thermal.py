@@ -56,7 +56,7 @@ class ThermalThrottle(BaseDetector):
         for device in timeline.owned:
             if device.last is None or not self._worth(view, device):
                 continue
-            load = load_of(timeline, device)
+            load = load_of(timeline, device, assume_busy=True)  # a device at rest is not hot and not slowed for heat
             if load is not None:
                 yield from self._judge(view, device, load)
 

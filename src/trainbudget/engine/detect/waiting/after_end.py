@@ -78,7 +78,9 @@ class NotebookIdle(BaseDetector):
 
 
 def _interactive(timeline: Timeline) -> bool:
-    return timeline.header.host is not None and timeline.header.host.interactive is True
+    """A notebook or a shell; where nobody says so, a process that outlives its Ctrl-C is one: a script would have ended."""
+    told = timeline.header.host.interactive if timeline.header.host is not None else None
+    return told if told is not None else timeline.run.left_how == "interrupt"
 
 
 def _held(code: str, view: View, limit_s: float, words: str) -> Iterable[Signal]:
