@@ -90,7 +90,7 @@ def _stats() -> list[Json]:
             graph=False,
         ),
         stat(
-            "Out of memory within 1 h",
+            "OOM within 1 h",
             "Runs that are expected to be out of memory within the hour.",
             [Query(expr=f"count(count by (run) ({OOM_IN.at(**RUNS)} < 3600)) or 0 * count({GPUS.at(**RUNS)})")],
             unit=Unit.COUNT,
@@ -103,7 +103,7 @@ def _stats() -> list[Json]:
             "GPUs below 5 % utilization, and all that are paid for. One that does not tell is not counted idle.",
             [
                 Query(
-                    expr=f"count({fresh(UTILIZATION.at(**RUNS))} < {IDLE}) or 0 * count({UTILIZATION.at(**RUNS)})",
+                    expr=f"count({fresh(f'({UTILIZATION.at(**RUNS)} < {IDLE})')}) or 0 * count({UTILIZATION.at(**RUNS)})",
                     legend="idle",
                 ),
                 Query(expr=f"sum({GPUS.at(**RUNS)})", legend="paid for"),

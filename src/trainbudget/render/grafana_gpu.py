@@ -42,7 +42,7 @@ from trainbudget.render.grafana_panel import (
 
 CHOSEN = {"run": "$run", "rank": "=~$rank", "gpu": "=~$gpu"}
 DEVICE = "rank, gpu"
-THROTTLE_TEXTS = mappings({0: ("no", "super-light-green"), 1: ("throttled", "semi-dark-red")})
+THROTTLE_TEXTS = mappings({0: ("no", "dark-green"), 1: ("throttled", "semi-dark-red")})
 
 
 def gpu() -> Json:

@@ -27,7 +27,7 @@ from trainbudget.render.grafana_panel import Json, Query, Steps, row, stat, tabl
 CHOSEN = {"run": "=~$run", "rank": "=~$rank"}
 WINDOW = "5m"
 #: Columns of the run's description that say nothing here.
-HIDDEN = ("Time", "Value", "__name__", "name", "id", "job", "precision", "price_date")
+HIDDEN = ("Time", "Value", "__name__", "name", "id", "job", "precision", "price_date", "driver_version")
 
 
 def monitor() -> Json:
@@ -143,7 +143,7 @@ def _trust() -> list[Json]:
             "Seconds since each device last answered.",
             [Query(expr=by("run, rank, gpu", SAMPLE_AGE.at(**CHOSEN), "max"), legend="{{run}} {{rank}}/{{gpu}}")],
             unit=Unit.SECONDS,
-            size=(8, 8),
+            size=(6, 8),
             empty="no devices",
         ),
         timeseries(
@@ -151,19 +151,26 @@ def _trust() -> list[Json]:
             "Errors a second by query. Not supported is an answer too: such a query has no series elsewhere.",
             [Query(expr=f"sum by (reason) (rate({SAMPLE_ERRORS.at(WINDOW, **CHOSEN)}))", legend="{{reason}}")],
             unit="cps",
-            size=(8, 8),
+            size=(6, 8),
             empty="none",
         ),
         timeseries(
-            "Errors swallowed, findings raised, time not booked yet",
-            "Errors of the monitor itself by place, findings in the last ten minutes, GPU-seconds that wait for their bucket.",
+            "Errors swallowed, findings raised",
+            "Errors of the monitor itself by place, and findings, in the last ten minutes.",
             [
                 Query(expr=f"sum by (reason) (increase({SELF_ERRORS.at('10m', **CHOSEN)}))", legend="error {{reason}}"),
                 Query(expr=f"sum(increase({FINDINGS.at('10m', **CHOSEN)}))", legend="findings"),
-                Query(expr=f"sum({PENDING.at(**CHOSEN)})", legend="GPU-seconds pending"),
             ],
             unit=Unit.COUNT,
-            size=(8, 8),
+            size=(6, 8),
+            decimals=0,
+        ),
+        timeseries(
+            "Time not booked yet",
+            "GPU-seconds that wait for a later fact to tell their bucket: an open phase, or at most two minutes.",
+            [Query(expr=by("run", PENDING.at(**CHOSEN)), legend="{{run}}")],
+            unit=Unit.SECONDS,
+            size=(6, 8),
         ),
     ]
 
@@ -236,7 +243,6 @@ def _runs() -> Json:
                         "gpu_name": "GPUs",
                         "currency": "Currency",
                         "price_source": "Price from",
-                        "driver_version": "Driver",
                         "world_size": "World size",
                         "started_at": "Started",
                     },

@@ -300,7 +300,7 @@ def table(
     overrides: Sequence[Override] = (),
     transformations: Sequence[Json] = (),
     sort_by: str = "",
-    empty: str = "no runs",
+    empty: str = "–",
 ) -> Json:
     """Rows of labels and numbers."""
     custom: Json = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False}

@@ -123,7 +123,7 @@ def _stats() -> list[Json]:
             "What was left at the worst moment so far, on the tightest GPU; below it, when memory is expected to run out.",
             [
                 Query(expr=f"min({LEAST_HEADROOM.at(**ONE)})", legend="left"),
-                Query(expr=f"min({OOM_IN.at(**ONE)})", legend="out of memory in"),
+                Query(expr=f"min({OOM_IN.at(**ONE)})", legend="full in"),
             ],
             unit=Unit.BYTES,
             size=(4, 4),
@@ -133,7 +133,7 @@ def _stats() -> list[Json]:
             steps=Steps(base="red", marks=((1 * 2.0**30, "orange"), (4 * 2.0**30, "green"))),
             overrides=[
                 Override(
-                    name="out of memory in",
+                    name="full in",
                     properties={"unit": "s", "decimals": 0, "thresholds": Steps(base="red", marks=((3600, "orange"),)).json()},
                 )
             ],
@@ -285,8 +285,8 @@ def _findings() -> Json:
 def _throughput() -> list[Json]:
     return [
         timeseries(
-            "Throughput",
-            "Tokens a second, and the useful ones without padding; samples a second where no tokens are counted.",
+            "Throughput, a second",
+            "Tokens, and the useful ones without padding; samples where no tokens are counted.",
             [
                 Query(expr=f"sum by (kind) (rate({TOKENS.at(WINDOW, **RANKS)}))", legend="{{kind}} tokens"),
                 Query(
@@ -294,7 +294,7 @@ def _throughput() -> list[Json]:
                     legend="samples",
                 ),
             ],
-            unit="cps",
+            unit=Unit.COUNT,
             size=(12, 7),
             overrides=[
                 Override(name="useful tokens", properties={"color": colour("semi-dark-green")}),
