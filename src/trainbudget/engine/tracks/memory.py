@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainbudget.engine.tracks.memory_peaks import IGNORED_PHASES, PeakCounter
+from trainbudget.engine.tracks.memory_records import EpochLevel, Failure, PhaseMemory
 from trainbudget.engine.tracks.memory_tokens import TokenPeaks
 from trainbudget.engine.tracks.series import Series
 from trainbudget.events import Allocator, Reading
@@ -28,43 +29,8 @@ SAMPLES_PER_FLOOR = 8
 STEP_END_SHARE = 0.02
 #: Between two lines reserved may have moved by this much for device use minus reserved to mean something.
 STABLE_BYTES = 256.0 * 2**20
-#: Phases in which a deliberate search for the limit, or nothing of the run itself, is going on.
-IGNORED_PHASES = frozenset({"trial", "sanity", "compile"})
 #: Phases with a memory course of their own.
 PHASES = ("eval", "save")
-
-
-@dataclass(slots=True)
-class EpochLevel:
-    """At-rest levels of one epoch."""
-
-    first_step: int
-    first: float
-    low: float
-    high: float
-    last: float
-    points: int = 1
-
-
-@dataclass(slots=True)
-class PhaseMemory:
-    """What an evaluation or a save has held so far: (t_s, allocated, peak since the previous line)."""
-
-    phase: str
-    start_s: float
-    start_allocated: float
-    lines: list[tuple[float, float, float | None]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Failure:
-    """The allocator before a failed allocation: `excess_bytes` of its cache were not in use at any peak so far."""
-
-    t_s: float
-    allocated_bytes: float | None
-    peak_bytes: float | None
-    reserved_bytes: float | None
-    excess_bytes: float | None
 
 
 class MemoryTrack:
@@ -103,7 +69,7 @@ class MemoryTrack:
         self._last: Allocator | None = None
         self._last_s = -1.0
         self._ooms: float | None = None
-        self._process_peak: float | None = None
+        self._peaks = PeakCounter()
         self._floor: list[float] = []
         self._epoch: Epoch | None = None
 
@@ -130,7 +96,8 @@ class MemoryTrack:
         if event.ooms is not None:
             self._ooms = event.ooms
         self._take_outside(event, device)
-        peak = self._window_peak(event, timeline)  # always: a counter's rise in a trial or a failure is no rise of the next line
+        # Always: a counter's rise in a trial or a failure is no rise of the next line.
+        peak = self._peaks.window(event, self._last_s, run)
         if failed:
             self._fail(event)
         else:
@@ -278,31 +245,6 @@ class MemoryTrack:
         if last is None:
             return False
         return event.t_s - last.event.t_s <= max(0.01, STEP_END_SHARE * last.duration_s)
-
-    def _window_peak(self, event: Allocator, timeline: Timeline) -> float | None:
-        """The peak since the previous line, where the line tells; a counter that fell was reset by somebody."""
-        peak = event.peak_allocated_bytes
-        if peak is None or event.peak_since != "process":
-            return peak
-        known, self._process_peak = self._process_peak, peak
-        return None if (known is not None and peak == known) or self._undated(timeline) else peak
-
-    def _undated(self, timeline: Timeline) -> bool:
-        """Whether something since the previous line may have raised the counter that is not training's own."""
-        run = timeline.run
-        if len(run.sessions) > 1 and run.sessions[-1].begin_s > self._last_s:
-            return True
-        for phase in reversed(run.closed):
-            if phase.end_s <= self._last_s:
-                break
-            if phase.phase in IGNORED_PHASES:
-                return True
-        for moment in reversed(run.moments):
-            if moment.t_s <= self._last_s:
-                break
-            if moment.event == "oom":
-                return True
-        return False
 
     def _take_epoch(self, step: int, value: float, timeline: Timeline) -> None:
         epoch = timeline.run.epoch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from trainbudget.engine.detect.memory.ahead import OomForecast
+from trainbudget.engine.detect.memory.disk import DiskForecast
 from trainbudget.engine.detect.memory.evaluation import EvalAccumulation
 from trainbudget.engine.detect.memory.fragmentation import MemoryFragmentation
-from trainbudget.engine.detect.memory.host import DiskForecast, HostMemoryForecast
-from trainbudget.engine.detect.memory.leak import MemoryLeak, OomForecast
+from trainbudget.engine.detect.memory.host import HostMemoryForecast
+from trainbudget.engine.detect.memory.leak import MemoryLeak
 from trainbudget.engine.detect.memory.left import LeftoverMemory, ResumeExcess
 from trainbudget.engine.detect.memory.oom import Oom
 from trainbudget.engine.detect.memory.others import ForeignMemory, RankExtraMemory, StaleHolder

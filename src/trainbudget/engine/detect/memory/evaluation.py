@@ -11,7 +11,8 @@ from trainbudget.engine.detect.memory.growth import LEAST_GROWTH_BYTES
 from trainbudget.engine.detect.memory.standing import STANDING_EVIDENCE, gib, standing
 from trainbudget.engine.forecast import REACH, Trend, still_rising, trend
 from trainbudget.engine.timeline import Timeline
-from trainbudget.engine.tracks.memory import MemoryTrack, PhaseMemory
+from trainbudget.engine.tracks.memory import MemoryTrack
+from trainbudget.engine.tracks.memory_records import PhaseMemory
 from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshold
 
 #: Lines in the phase before a trend is looked for.

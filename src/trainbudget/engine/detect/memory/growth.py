@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from trainbudget.engine.forecast import Trend, still_rising, trend
 from trainbudget.engine.timeline import Timeline
-from trainbudget.engine.tracks.memory import EpochLevel, MemoryTrack
+from trainbudget.engine.tracks.memory import MemoryTrack
+from trainbudget.engine.tracks.memory_records import EpochLevel
 
 if TYPE_CHECKING:
     from trainbudget.engine.tracks.series import Series

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.memory.leak import length_signal
+from trainbudget.engine.detect.memory.ahead import length_signal
 from trainbudget.engine.detect.memory.lengths import length_forecast
 from trainbudget.engine.detect.memory.standing import STANDING_EVIDENCE, Standing, gib, limit_of, standing
 from trainbudget.engine.timeline import Timeline
