@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 
+from trainbudget.engine.detect.base import View
+from trainbudget.engine.detect.money import spent_by_job
 from trainbudget.engine.forecast import project
 from trainbudget.engine.ledger import WASTE, Ledger
 from trainbudget.engine.mfu import model_flops_utilization
@@ -53,7 +55,7 @@ def report_of(timeline: Timeline, ledger: Ledger, findings: tuple[Finding, ...])
         wasted_cost=sum(line.cost or 0.0 for line in wasted.values()) if priced else None,
         wasted_by=wasted,
         budget=dict(timeline.budget),
-        projection=project(timeline, cost),
+        projection=project(timeline, spent_by_job(View(timeline, ledger, {}))[0] if priced else None),
         findings=findings,
         self_=timeline.self_,
         missing=_missing(timeline),
