@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections import deque
 from typing import Any
 
@@ -479,7 +480,7 @@ class Hour:
 
     def _rank(self, rank: int, at: float) -> Rank:
         s, dice = self.s, self.dice
-        usual = sum(self.lately) / len(self.lately) * dice.uniform(0.98, 1.02)
+        usual = statistics.median(self.lately) * dice.uniform(0.98, 1.02)
         return Rank(
             t_s=at,
             rank=rank,

@@ -8,8 +8,9 @@ from trainbudget.engine.tracks.device import UNSUPPORTED_CODES, DeviceTrack
 #: Readings are stale after this many periods (contract), and never before half a minute: one slow query is no silence.
 STALE_PERIODS = 3.0
 STALE_FLOOR_S = 30.0
-#: Readings between phases are gathered over this time: evaluations that come every minute leave enough of them.
-_BETWEEN_PHASES_S = 300.0
+#: Steps are judged by the readings of this time: single pauses of a minute weigh little in it.
+STEPS_WINDOW_S = 300.0
+LEAST_READINGS = 5
 #: NVML codes about the driver's library as a whole, not about a device: 9 driver not loaded, 12 library not found, 18 version.
 LIBRARY_CODES = frozenset({9, 12, 18})
 
@@ -50,27 +51,32 @@ def busiest_utilization(timeline: Timeline) -> float | None:
     return max((v for v in values if v is not None), default=None)
 
 
-def steps_utilization(timeline: Timeline) -> float | None:
-    """Of the busiest owned GPU over the last minute of steps: evaluations and saves are left out, they say nothing about them."""
+def steps_utilization(timeline: Timeline) -> tuple[float, float] | None:
+    """Mean and median utilization of the busiest owned GPU while steps were going on, over the last five minutes.
+
+    Evaluations and saves are left out, they say nothing about the steps. The median passes over single pauses, the mean
+    counts every wait. None outside of training, and while too few readings tell.
+    """
     run = timeline.run
-    if not run.training or run.open:
+    if not run.training or run.open or run.session is None or run.session.first_step_end_s is None:
         return None
-    closed = run.closed[-1] if run.closed else None
-    reach_s = max([60.0, *(11.0 * spacing_s(timeline, d) for d in timeline.owned)])
-    if closed is None or timeline.now_s - closed.end_s > reach_s:
-        return busiest_utilization(timeline)
-    phases = [(p.start_s, p.end_s) for p in run.closed if p.end_s > timeline.now_s - _BETWEEN_PHASES_S]
-    values = []
+    since_s = max(timeline.now_s - STEPS_WINDOW_S, run.session.first_step_end_s)
+    phases = [(p.start_s, p.end_s) for p in run.closed if p.end_s > since_s]
+    best: tuple[float, float] | None = None
     for device in timeline.owned:
-        if fresh(timeline, device):
-            seen = [
-                s.utilization_ratio
-                for s in device.since(timeline.now_s - _BETWEEN_PHASES_S)
-                if s.utilization_ratio is not None and not any(begin <= s.t_s <= end for begin, end in phases)
-            ]
-            if len(seen) >= 5:
-                values.append(sum(seen) / len(seen))
-    return max(values, default=None)
+        if not fresh(timeline, device):
+            continue
+        seen = [
+            s.utilization_ratio for s in device.since(since_s) if s.utilization_ratio is not None and not _inside(s.t_s, phases)
+        ]
+        if len(seen) >= LEAST_READINGS:
+            known = (sum(seen) / len(seen), sorted(seen)[len(seen) // 2])
+            best = known if best is None or known > best else best
+    return best
+
+
+def _inside(t_s: float, phases: list[tuple[float, float]]) -> bool:
+    return any(begin <= t_s <= end for begin, end in phases)
 
 
 def everything_fails(device: DeviceTrack) -> bool:

@@ -26,7 +26,8 @@ class StepOverBudget(BaseDetector):
         title="Steps are slower than planned",
         condition="The median of the last 100 steps (at least 20) exceeds the budgeted step time by 20 %, its interval included.",
         silent="In warm-up; without a budget for the step time; while another finding says why steps are slow; while steps get "
-        "quicker (batches sorted by length); data waits, evaluation and saving do not count, they lie between steps.",
+        "quicker (batches sorted by length), or the planned tokens a second are met (longer batches); data waits, evaluation and "
+        "saving do not count, they lie between steps.",
         evidence={
             "step_time_s": "median step",
             "budget_s": "budgeted step",
@@ -55,10 +56,9 @@ class StepOverBudget(BaseDetector):
         median_s, records = timeline.steps.median_s(), timeline.steps.window()
         if median_s is None or not timeline.steps.enough(records) or EXPLAINED & view.raised:
             return
-        if median_s > budget.value and (_falling(records) or _longer_batches(view, self.record)):
-            return  # batches are longer than planned now, or come longest first: the run's steps will not be like these
         high_s = max(budget.high or budget.value, budget.value * (1.0 + view.limit(self.record, "over_ratio")))
-        if median_s > high_s and _typical(timeline, high_s):
+        # Batches that are longer than planned now, or come longest first, are not what the run's will be.
+        if median_s > high_s and _typical(timeline, high_s) and not (_falling(records) or _longer_batches(view, self.record)):
             yield Signal(
                 "step_over_budget",
                 summary=f"{median_s:.3g} s a step, {budget.value:.3g} s planned (+{median_s / budget.value - 1:.0%})",

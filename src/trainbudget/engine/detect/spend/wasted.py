@@ -31,7 +31,8 @@ class WastedSpend(BaseDetector):
         title="A large part of the GPU time is wasted",
         condition="The ledger's waste buckets hold 30 % or more of all GPU-seconds, one GPU-hour or more, and no active finding "
         "explains the largest of them.",
-        silent="While another finding names the largest bucket's cause; below one GPU-hour of waste.",
+        silent="In notebooks for the time between cells; while another finding names the largest bucket's cause; below one "
+        "GPU-hour of waste.",
         evidence={
             "waste_ratio": "share of all GPU-seconds",
             "gpu_seconds": "wasted",
@@ -59,7 +60,10 @@ class WastedSpend(BaseDetector):
 
     def check(self, view: View) -> Iterable[Signal]:
         seconds = view.ledger.seconds
-        wasted = {bucket: seconds[bucket] for bucket in WASTE if bucket in seconds}
+        host = view.timeline.header.host
+        notebook = host is not None and host.interactive is True
+        # Between the cells of a notebook somebody thinks; `notebook_idle` says when that takes too long.
+        wasted = {bucket: seconds[bucket] for bucket in WASTE if bucket in seconds and not (notebook and bucket == "idle")}
         waste_s = sum(wasted.values())
         if waste_s < view.limit(self.record, "least_gpu_s"):
             return
