@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from trainbudget.findings import Severity
@@ -110,10 +112,20 @@ def test_burst_period_is_the_number_of_workers(workers):
     assert found.evidence["burst_period"] == workers
 
 
-def test_long_waits_without_a_rhythm_are_not_a_burst():
-    late = {7, 31, 32, 55, 70, 88}
-    events = minimal.late(lambda n: {"data_wait_s": 4.0 if n in late else 0.002}, host={"cpu_ratio": 0.2, "loader_workers": 6})
-    assert "input_bound" not in codes(events)
+def late_now_and_then(count, seed=3):
+    rng = random.Random(seed)
+    late = set(rng.sample(range(1, 121), count))
+    return minimal.late(lambda n: {"data_wait_s": 4.0 if n in late else 0.002}, host={"cpu_ratio": 0.2, "loader_workers": 6})
+
+
+def test_irregular_waits_are_input_bound_without_being_a_burst():
+    found = one(late_now_and_then(24), "input_bound")
+    assert (found.cause, found.severity) == ("workers", Severity.WARNING)
+    assert found.evidence["burst_period"] is None
+
+
+def test_two_hiccups_are_no_habit():
+    assert "input_bound" not in codes(late_now_and_then(2))
 
 
 def test_cold_cache_ends_with_the_first_epoch():

@@ -45,8 +45,8 @@ class LoadTrack:
         return self._learned()[2]
 
     def on_reading(self, event: Reading) -> None:
-        """Take a reading made while steps go on; one that is not busy, or does not say so, is passed over."""
-        if event.utilization_ratio is None or event.utilization_ratio < BUSY_UTILIZATION:
+        """Take a reading made while steps go on; one that is not busy is passed over."""
+        if event.utilization_ratio is not None and event.utilization_ratio < BUSY_UTILIZATION:
             return
         self._reference = None
         if self._since_s is None:

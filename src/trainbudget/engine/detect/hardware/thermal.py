@@ -10,6 +10,8 @@ from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
+#: Without a clock to compare, the flag must be set most of the time.
+MOSTLY = 0.5
 _HARDWARE = frozenset({"hw_thermal_slowdown"})
 
 
@@ -85,8 +87,10 @@ class ThermalThrottle(BaseDetector):
         else:
             if flagged < view.limit(self.record, "flagged_ratio"):
                 return
-            certain = ratio is None or (load.flagged(_HARDWARE) or 0.0) >= view.limit(self.record, "flagged_ratio")
-            if not certain and ratio is not None and ratio > view.limit(self.record, "clock_ratio"):
+            by_hardware = (load.flagged(_HARDWARE) or 0.0) >= view.limit(self.record, "flagged_ratio")
+            if ratio is None and not by_hardware and flagged < MOSTLY:
+                return
+            if ratio is not None and not by_hardware and ratio > view.limit(self.record, "clock_ratio"):
                 return
         words = "" if ratio is None else f" at {ratio:.0%} of its usual clock"
         degrees = "" if temperature is None else f", {temperature:.0f} °C"

@@ -13,6 +13,9 @@ from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
 #: A second epoch whose wait is below this share of the first one's read from a cache that the first one had filled.
 WARM_RATIO = 1.0 / 3.0
+#: Waits that are left out before a habit is seen: two, or three in a hundred.
+HICCUPS = 2
+HICCUP_RATIO = 0.03
 #: Steps of the second epoch after which that is said.
 WARM_STEPS = 20
 
@@ -27,8 +30,8 @@ class InputBound(BaseDetector):
         title="The GPU waits for data",
         condition="Over the last 100 steps (or 10 minutes, at least 20 steps) the wait for data in which the GPU is idle "
         "takes 10 % of the time, warning from 30 % on. First steps of epochs are left out.",
-        silent="In warm-up; at epoch starts (epoch_start_overhead) and resumes; for a few long waits among short ones without a "
-        "rhythm; while the GPU is busy in the wait; where the wait is not measured.",
+        silent="In warm-up; at epoch starts (epoch_start_overhead) and resumes; for two or three long waits in a hundred steps; "
+        "while the GPU is busy in the wait; where the wait is not measured.",
         evidence={
             "wait_ratio": "share of the steps' wall time, the part with an idle GPU",
             "wait_s": "mean wait before one step",
@@ -70,8 +73,10 @@ class InputBound(BaseDetector):
             return
         ratio, assumed = idle
         evidence = evidence_of(timeline, shares)
-        if not is_burst(evidence) and (shares.wait_median_s or 0.0) < 0.25 * shares.wait_s:
-            return  # a few long waits, not a steady one: other codes say why
+        if not is_burst(evidence):
+            ratio = min(ratio, usual_wait_ratio(shares))
+            if ratio < view.limit(self.record, "info_ratio"):
+                return  # a few long waits, not a habit
         cause = cause_of(evidence)
         if cause is None and timeline.run.epochs_total == 1:
             self._first_epoch_wait_s = shares.wait_s
@@ -117,6 +122,14 @@ class InputBound(BaseDetector):
             yield self._signal(view, shares, evidence, cause=cause, ratio=ratio, assumed=True)
 
 
+def usual_wait_ratio(shares: StepShares) -> float:
+    """Share of the time spent waiting, the few longest waits left out: a hiccup of a disk or a network is no habit."""
+    drop = max(HICCUPS, round(HICCUP_RATIO * len(shares.waits_s)))
+    waits = sorted(shares.waits_s)[: -drop or None]
+    mean = sum(waits) / max(1, len(shares.waits_s))
+    return mean / (mean + shares.step_s) if mean + shares.step_s > 0.0 else 0.0
+
+
 def idle_wait_ratio(timeline: Timeline, shares: StepShares) -> tuple[float, bool] | None:
     """Share of the time in which data is waited for and the GPU is idle; and whether the latter is only assumed.
 
@@ -129,7 +142,7 @@ def idle_wait_ratio(timeline: Timeline, shares: StepShares) -> tuple[float, bool
     if utilization is None:
         soon = any(d.last is not None and d.last.utilization_ratio is not None and fresh(timeline, d) for d in timeline.owned)
         return None if soon else (wait, True)
-    return min(wait, 1.0 - utilization), False
+    return min(wait, 1.0 - utilization[0]), False
 
 
 def _rounded(value: float | None) -> float | None:

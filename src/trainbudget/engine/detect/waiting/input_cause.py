@@ -22,8 +22,10 @@ WORKER_WAITS = 0.5
 READS_BYTES_PER_S = 5e6
 #: A wait this many times the median of all is one of the long ones in a rhythm.
 LONG_WAIT = 3.0
-#: Long waits that make a rhythm, and the share of their distances that must agree.
+#: Long waits that make a rhythm; fewer where their distance is the number of workers, which chance does not hit twice; and
+#: the share of their distances that must agree.
 RHYTHM_WAITS = 5
+WORKER_RHYTHM_WAITS = 3
 RHYTHM_SHARE = 0.7
 #: Correlation of wait and tokens from which the work is per token: half of the variation's shape, and beyond three and a half
 #: standard errors (1 / sqrt(n)) of a correlation of nothing.
@@ -64,7 +66,7 @@ def evidence_of(timeline: Timeline, shares: StepShares) -> InputEvidence:
         io_wait_ratio=_mean([h.io_wait_ratio for h in readings]),
         worker_cpu_ratio=children / workers if children is not None and workers else None,
         read_bytes_per_s=_mean([h.read_bytes_per_s for h in readings]),
-        burst_period=_rhythm(shares.waits_s),
+        burst_period=_rhythm(shares.waits_s, workers),
         token_correlation=_token_correlation(timeline),
         first_epoch=epochs == 1 and _epochs_planned(timeline) != 1,
         later_epoch=epochs > 1,
@@ -124,17 +126,19 @@ def _epochs_planned(timeline: Timeline) -> float | None:
     return None
 
 
-def _rhythm(waits_s: Sequence[float]) -> int | None:
+def _rhythm(waits_s: Sequence[float], workers: int | None) -> int | None:
     """Steps between long waits where they come at one distance, or None."""
     if len(waits_s) < 2 * RHYTHM_WAITS:
         return None
     mean = sum(waits_s) / len(waits_s)
     limit = max(LONG_WAIT * (median(list(waits_s)) or 0.0), mean)
     places = [i for i, wait in enumerate(waits_s) if wait > limit]
-    if len(places) < RHYTHM_WAITS:
+    if len(places) < WORKER_RHYTHM_WAITS:
         return None
     distances = Counter(b - a for a, b in pairwise(places))
     distance, count = distances.most_common(1)[0]
+    if len(places) < RHYTHM_WAITS and distance != workers:
+        return None
     # Batches that come just in time blur a rhythm by one step.
     near = sum(n for d, n in distances.items() if abs(d - distance) <= (1 if distance >= 4 else 0))
     return distance if distance >= 2 and count >= 2 and near >= RHYTHM_SHARE * (len(places) - 1) else None

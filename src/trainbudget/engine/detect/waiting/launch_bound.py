@@ -103,7 +103,7 @@ def _idle_ratio(timeline: Timeline, shares: StepShares) -> float | None:
     utilization = steps_utilization(timeline)
     if utilization is None:
         return None
-    return max(0.0, 1.0 - (shares.wait_ratio or 0.0) - utilization)
+    return max(0.0, 1.0 - (shares.wait_ratio or 0.0) - max(utilization))
 
 
 def _as_planned(timeline: Timeline, shares: StepShares) -> bool:

@@ -55,7 +55,8 @@ class OptimizerOffload(BaseDetector):
         limit = view.limit(self.record, "ratio")
         if (optimizer is None or optimizer < limit) and not configured:
             return
-        idle = _idle_ratio(shares, steps_utilization(timeline))
+        utilization = steps_utilization(timeline)
+        idle = _idle_ratio(shares, None if utilization is None else utilization[0])
         if idle is None:
             return
         # What is idle beyond the optimizer's own time has other reasons; without its time the whole is put down to it.
