@@ -32,6 +32,26 @@ def test_without_available_memory_resident_memory_serves():
     assert found.evidence["by"] == "rss"
 
 
+def test_pages_that_workers_share_are_counted_once():
+    # Eight workers that each count their parent's pages: far more than the machine has, and nothing of it is missing.
+    build = card(budget={"steps_total": 5000}).start()
+    for n in range(150):
+        build.host.update(children_rss_bytes=(300 + n * 0.5) * GIB, memory_available_bytes=180 * GIB)
+        course(build, 1, flat(), step_s=5.0)
+    assert loud(build.end()) == []
+
+
+def test_a_container_has_less_than_the_machine():
+    build = card(budget={"steps_total": 5000}).start()
+    build.events[0].host.memory_limit_bytes = 64 * GIB
+    for n in range(150):
+        build.host.update(children_rss_bytes=(10 + n * 0.2) * GIB, memory_available_bytes=900 * GIB)
+        course(build, 1, flat(), step_s=5.0)
+    found = one(build.end("interrupted"), "host_memory_forecast")
+    assert found.evidence["by"] == "rss"
+    assert found.forecast.at_s == pytest.approx(60 + (64 - 4 - 10) / 0.2 * 5.01, rel=0.1)
+
+
 def test_less_than_ten_minutes_is_critical():
     assert one(host_growth(0.5, 230), "host_memory_forecast").severity is Severity.CRITICAL
 

@@ -49,7 +49,7 @@ class OomForecast(BaseDetector):
             *SPANS,
             Threshold(name="critical_s", default=600.0, unit="s", reason="time to save a checkpoint and stop by hand"),
         ),
-        levers=("L09", "L10", "L37", "L28"),
+        levers=("L09", "L10", "L37"),
         route=Route.PAGE,
         runbook="Save a checkpoint before the forecast step. With memory_leak beside it, restart from there after the fix; with "
         "long batches, cap the length or lower the micro-batch and raise accumulation.",

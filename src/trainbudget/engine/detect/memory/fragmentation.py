@@ -52,6 +52,8 @@ class MemoryFragmentation(BaseDetector):
             return
         for device in timeline.owned:
             track = device.memory
+            if track.session is not timeline.run.session:
+                continue
             excess = track.excess_bytes
             last = track.last
             if excess is None or last is None or excess < view.limit(self.record, "excess_bytes"):

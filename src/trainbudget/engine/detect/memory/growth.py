@@ -44,7 +44,7 @@ class Growth:
 
 def growth_of(track: MemoryTrack, timeline: Timeline) -> Growth | None:
     """The growth of a device's level at rest in this session, or None where nothing grows for sure. Cheap where it is flat."""
-    if track.growth_hint() < LEAST_GROWTH_BYTES:
+    if track.session is not timeline.run.session or track.growth_hint() < LEAST_GROWTH_BYTES:
         return None
     growth: Growth | None = track.cached("growth", track.rest.total, lambda: _growth(track))
     return growth

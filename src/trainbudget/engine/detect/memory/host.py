@@ -17,8 +17,25 @@ from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshol
 LEAST_GROWTH_BYTES = 0.25 * GIB
 #: The last third must rise at this share of the first's pace: a host's memory often fills (prefetch, arenas, page tables).
 STEADY = 0.75
+#: Limit minus resident and available memory describe the same memory when they differ by less than this share of the limit.
+SAME_MEMORY_RATIO = 0.25
 #: Points after which a trend is looked for (host lines come every 10 s).
 LEAST_POINTS = 12
+
+
+def rss_counts(timeline: Timeline, limit: float) -> bool:
+    """Whether resident memory says more than the available memory does.
+
+    Pages that workers share with their parent are counted in each of them, so where both describe the same memory the available
+    one is right; resident memory counts where nothing else is known, or where the limit is a container's and the available
+    memory the whole machine's.
+    """
+    rss, available = timeline.host.total_rss.last, timeline.host.available.last
+    if rss is None or available is None:
+        return True
+    if rss.value >= limit:
+        return False  # more than there is, and yet it runs: shared pages
+    return available.value > limit - rss.value + SAME_MEMORY_RATIO * limit
 
 
 class HostMemoryForecast(BaseDetector):
@@ -47,7 +64,7 @@ class HostMemoryForecast(BaseDetector):
             Threshold(name="least_s", default=120.0, unit="s", reason="workers fill their prefetch queues in the first minute"),
             Threshold(name="critical_s", default=600.0, unit="s", reason="time to save a checkpoint and stop by hand"),
         ),
-        levers=("L02", "L01"),
+        levers=(),
         route=Route.PAGE,
         runbook="If the children grow: fewer workers, smaller prefetch_factor, arrays instead of Python lists in the dataset "
         "(copy-on-write), no caching per worker. If the process grows: what is appended to a list each step. In dmesg the "
@@ -98,7 +115,7 @@ class HostMemoryForecast(BaseDetector):
         since = timeline.run.session.first_step_end_s if timeline.run.session is not None else None
         out = []
         for by, series, end in (("rss", timeline.host.total_rss, limit), ("available", timeline.host.available, 0.0)):
-            if end is None:
+            if end is None or (by == "rss" and not rss_counts(timeline, end)):
                 continue
             points = [p for p in series.points if since is None or p.t_s >= since]
             line = self._line(by, series, points)

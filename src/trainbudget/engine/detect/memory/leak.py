@@ -34,7 +34,7 @@ class MemoryLeak(BaseDetector):
                 reason="a growth that does not meet the limit is only worth a word when it has lasted",
             ),
         ),
-        levers=("L28",),
+        levers=(),
         route=Route.TICKET,
         runbook="Look for tensors that outlive their step: losses or outputs appended to a list without .detach() or .item(), "
         "metrics that keep predictions, retain_graph, hooks that are registered again and again. If it climbs once an epoch, "

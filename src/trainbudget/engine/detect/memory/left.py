@@ -36,7 +36,7 @@ class LeftoverMemory(BaseDetector):
             "attempt": "which attempt this session is",
         },
         thresholds=_EXCESS,
-        levers=("L39",),
+        levers=(),
         route=Route.TICKET,
         runbook="Something still refers to the old trainer, model or optimizer: the exception of a caught out-of-memory error "
         "(its traceback holds the frames), a callback, a notebook's Out[]. Delete it, gc.collect(), torch.cuda.empty_cache().",

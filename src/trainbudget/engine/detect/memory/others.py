@@ -120,7 +120,7 @@ class RankExtraMemory(BaseDetector):
                 name="extra_bytes", default=EXTRA_BYTES, unit="bytes", reason="two small contexts: the smallest that counts"
             ),
         ),
-        levers=("L29",),
+        levers=(),
         route=Route.TICKET,
         runbook="Each rank must choose its device before it touches CUDA: torch.cuda.set_device(local_rank), or one visible "
         "device a process. torch.load needs map_location; otherwise every rank loads onto GPU 0.",
@@ -184,7 +184,7 @@ class StaleHolder(BaseDetector):
         silent="When the device was busy before (foreign_memory); for contexts of sibling ranks; below 1 GiB.",
         evidence={**STANDING_EVIDENCE, "held_bytes": "held since before the run", "processes": "the driver's list"},
         thresholds=(_OTHERS,),
-        levers=("L29",),
+        levers=(),
         route=Route.TICKET,
         runbook="Look for a forgotten notebook kernel or a dead job's children: nvidia-smi, fuser -v /dev/nvidia*. Ending it "
         "gives the memory back at once.",

@@ -159,7 +159,7 @@ class OomNextPhase(BaseDetector):
         timeline, track = view.timeline, device.memory
         slack = view.limit(self.record, "slack_ratio")
         seen = timeline.run.phase_counts
-        if gather is not None and "save" not in seen and track.rest.total >= 3:
+        if gather is not None and "save" not in seen and track.rest.total:
             now = standing(device, timeline)
             if now.capacity is not None and now.at_rest is not None:
                 low = gather.low if gather.low is not None else gather.value * (1.0 - slack)

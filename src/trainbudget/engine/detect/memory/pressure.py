@@ -72,7 +72,7 @@ class MemoryPressure(BaseDetector):
         if not timeline.run.training or not timeline.run.started or "system_memory_spill" in view.raised:
             return
         for device in timeline.owned:
-            if device.memory.session_peak is None:
+            if device.memory.session_peak is None or device.memory.session is not timeline.run.session:
                 continue
             signal = self._flushes(device, view) or self._starved(device, view) or self._room(device, view)
             if signal is not None:
@@ -204,7 +204,7 @@ class MemoryOverBudget(BaseDetector):
             return
         high = max(budget.high or 0.0, budget.value * (1.0 + view.limit(self.record, "over_ratio")))
         for device in view.timeline.owned:
-            peak = device.memory.session_peak
+            peak = device.memory.session_peak if device.memory.session is view.timeline.run.session else None
             if peak is None and device.memory.lines == 0 and device.peak_used_bytes is not None:
                 peak = device.peak_used_bytes - standing(device, view.timeline).context
             if peak is not None and peak > high and not explained_by_resume(device, view):
