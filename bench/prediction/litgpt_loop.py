@@ -24,6 +24,7 @@ from trainbudget.plan.quantized import install_stand_in, quantize
 from trainbudget.plan.tracing.optimizers import optimizer_of
 from trainbudget.plan.train_spec import TrainSpec
 
+BEFORE_RENAMING = ("0cc02afa", "0f021f3a")  # the package was lit_gpt until March 2024
 VOCABULARY_CHUNK = 128  # both loops split the head's input into pieces of 128 tokens
 
 
@@ -43,7 +44,7 @@ def trace_row(row: dict[str, Any], clone: Path, target: TargetGpu) -> Trace:
     """The traced step of one published row."""
     settings = row["litgpt"]
     sys.path.insert(0, str(checkout(clone, settings["commit"])))
-    package = "litgpt" if settings["commit"] != "8641822" else "lit_gpt"
+    package = "lit_gpt" if settings["commit"] in BEFORE_RENAMING else "litgpt"
     method = settings["method"]
     module = importlib.import_module(f"{package}.{ {'full': 'model'}.get(method, method) }")
     utils = importlib.import_module(f"{package}.utils")

@@ -58,7 +58,26 @@ def predict_row(row: dict[str, Any], clones: dict[str, str | None]) -> dict[str,
 
 
 def run_row(row: dict[str, Any], clones: dict[str, str | None]) -> dict[str, Any]:
-    """The row with its prediction, or why there is none."""
+    """The row with its prediction, or why there is none.
+
+    A row whose shapes are not all published lists ``alternatives``: the first is the assumption that is predicted, the others are the
+    bounds of what is possible, and the interval spans them all.
+    """
+    if not row.get("alternatives"):
+        return _run_one(row, clones)
+    results = [_run_one(_merged(row, change), clones) for change in row["alternatives"]]
+    found = [r["prediction"] for r in results if "prediction" in r]
+    if len(found) < len(results):
+        return next(r for r in results if "prediction" not in r)
+    spanned = {**found[0], "low": min(p["low"] for p in found), "high": max(p["high"] for p in found)}
+    return {**row, "prediction": spanned}
+
+
+def _merged(row: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    return {**row, **{key: {**row[key], **value} for key, value in change.items()}}
+
+
+def _run_one(row: dict[str, Any], clones: dict[str, str | None]) -> dict[str, Any]:
     if row.get("not_run"):
         return {**row, "left_out": row["not_run"]}
     if row["runner"] in clones and clones[row["runner"]] is None:

@@ -39,19 +39,11 @@ class CudaAlias(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.cuda:
             func, args, kwargs = torch.Tensor.to, (args[0], NAME), {}
-        elif func is torch.Tensor.backward:
-            return self._backward(*args, **kwargs)
         if means_cuda(kwargs.get("device")):
             kwargs["device"] = NAME
         if len(args) > 1 and means_cuda(args[1]):
             args = (args[0], NAME, *args[2:])
         return func(*args, **kwargs)
-
-    def _backward(
-        self, tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
-    ) -> None:
-        with self:  # torch takes the mode away inside Tensor.backward; recomputation must see what the forward saw
-            torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 class Patches:

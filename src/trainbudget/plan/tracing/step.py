@@ -108,8 +108,15 @@ def _backward_seen(recorder: Recorder) -> Iterator[None]:
                 recorder.mark(Kind.BACKWARD_END)
                 recorder.enter_phase(Phase.FORWARD)
 
+    run_engine = torch.autograd._engine_run_backward
+
+    def run_engine_with_alias(*args: Any, **kwargs: Any) -> Any:
+        with CudaAlias():  # torch takes function modes away inside backward; recomputation must see what the forward saw
+            return run_engine(*args, **kwargs)
+
     patches = Patches()
     patches.put(torch.autograd, "backward", backward)
+    patches.put(torch.autograd, "_engine_run_backward", run_engine_with_alias)
     patches.put(torch.amp.GradScaler, "_maybe_opt_step", lambda self, optimizer, state, *a, **k: optimizer.step(*a, **k))
     try:
         yield
@@ -219,13 +226,16 @@ class _Loop:
         optimizer = optimizer_factory(trainable) if optimizer_factory is not None and not self.sharded else None
         self._optimizer = optimizer  # its state stays on the device during an evaluation
         held = None
+        upcoming = iter(batches)
+        batch = None
         for step in range(settings.steps):
             for micro in range(self.micro_steps):
                 if step == settings.steps - 1 and micro == self.micro_steps - 1:
                     recorder.forget_costs()
                 recorder.mark(Kind.STEP, step, micro)
                 recorder.enter_phase(Phase.FORWARD)
-                loss = self._micro_step(model, batches[min(micro, len(batches) - 1)])
+                batch = next(upcoming, batch)  # the last one is repeated
+                loss = self._micro_step(model, batch)
                 held = loss if self._spec.loop == "plain" else loss.detach() if isinstance(loss, torch.Tensor) else None
                 del loss
             recorder.enter_phase(Phase.OPTIMIZER)
