@@ -78,6 +78,15 @@ def test_a_run_that_compiles_may_compile_again():
     assert codes(minimal.stopped(build, 200.0)) == set()
 
 
+def test_somebody_at_a_breakpoint():
+    build = minimal.idle(minimal.running(interactive=True, framework="loop"))
+    assert one(minimal.stopped(build, 900.0), "hang").severity is Severity.INFO
+    build = minimal.idle(minimal.running(interactive=True, framework="loop"))
+    assert one(minimal.stopped(build, 2000.0), "hang").severity is Severity.WARNING
+    build = minimal.running(interactive=True, framework="loop")  # the GPU works: nobody thinks here
+    assert one(minimal.stopped(build, 300.0), "hang").severity is Severity.CRITICAL
+
+
 # --- collective hang
 
 

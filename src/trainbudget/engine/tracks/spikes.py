@@ -116,6 +116,4 @@ def is_recompile(spike: Spike, compiles: bool | None, compiled_first: bool | Non
         return True
     if compiles is False or (compiles is None and not compiled_first):
         return False
-    if spike.idle_s is None:
-        return compiles is True
-    return spike.idle_s >= IDLE_SHARE * spike.duration_s and spike.gc_s < IDLE_SHARE * spike.extra_s
+    return spike.idle_s is not None and spike.idle_s >= IDLE_SHARE * spike.duration_s and spike.gc_s < IDLE_SHARE * spike.extra_s

@@ -8,6 +8,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.devices import any_lost, busiest_utilization
 from trainbudget.engine.detect.stuck.spin import Spin, spin_of, suspect_ranks
 from trainbudget.engine.timeline import HANG_FLOOR_S, HANG_STEPS
+from trainbudget.engine.tracks.device import IDLE_UTILIZATION
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
 _LIMITS = (
@@ -79,7 +80,9 @@ class Hang(BaseDetector):
         family="stuck",
         severity=Severity.CRITICAL,
         title="Training has stopped moving",
-        condition="No optimizer step for 10 x the median step or 120 s, whichever is longer, between train_begin and train_end.",
+        condition="No optimizer step for 10 x the median step or 120 s (twice the first compilation, in a run that compiles), "
+        "whichever is longer, between train_begin and train_end. In a notebook with an idle GPU: info, a warning after 30 "
+        "minutes.",
         silent="In evaluation, saving, compilation and start-up; after train_end, Ctrl-C or an exception; when the GPU is lost "
         "(gpu_lost) or ranks spin in a collective (collective_hang).",
         evidence={
@@ -90,7 +93,15 @@ class Hang(BaseDetector):
             "after_phase": "the phase that ended last, where no step has come since",
             "suspect_ranks": "ranks that are silent, failed, without work or behind",
         },
-        thresholds=_LIMITS,
+        thresholds=(
+            *_LIMITS,
+            Threshold(
+                name="breakpoint_s",
+                default=1800.0,
+                unit="s",
+                reason="at a breakpoint people think for minutes, not for half an hour",
+            ),
+        ),
         levers=("L35",),
         route=Route.PAGE,
         runbook="Look at the Python stacks in the run's directory (stacks.txt), then at the data loader and, with several ranks, "
@@ -109,6 +120,7 @@ class Hang(BaseDetector):
         after = closed.phase if closed is not None and last is not None and closed.end_s > last.event.t_s else None
         yield Signal(
             "hang",
+            severity=_severity(view, silent_s, utilization),
             summary=f"no step for {silent_s:.0f} s{f', since the {after} ended' if after else ''}, "
             f"a step takes {timeline.steps.median_s() or 0.0:.2g} s",
             evidence={
@@ -120,6 +132,15 @@ class Hang(BaseDetector):
                 "suspect_ranks": list(suspect_ranks(timeline)),
             },
         )
+
+
+def _severity(view: View, silent_s: float, utilization: float | None) -> Severity:
+    """In a notebook an idle GPU in mid-loop may be somebody at a breakpoint: a note at first, a warning after half an hour."""
+    host = view.timeline.header.host
+    at_breakpoint = host is not None and host.interactive is True and utilization is not None and utilization < IDLE_UTILIZATION
+    if not at_breakpoint:
+        return Severity.CRITICAL
+    return Severity.WARNING if silent_s >= view.limit(Hang.record, "breakpoint_s") else Severity.INFO
 
 
 def _power_words(spin: Spin) -> str:
