@@ -27,7 +27,7 @@ three ways to say what is trained:
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Declare the verb."""
-    parser = subparsers.add_parser(
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         "plan",
         help="predict memory, step time, run time and cost before the run",
         description="Predict GPU memory, step time, run time and cost of a training run, without a GPU.",
@@ -134,14 +134,14 @@ def _plan_script(args: argparse.Namespace, path: Path) -> int:
 
 
 def _refused(args: argparse.Namespace, request: PlanRequest, path: Path, error: Any) -> int:
-    """A script that cannot be traced by its nature: the training step alone, from the model's configuration, where that is known."""
+    """A script that cannot be traced by its nature: the training step alone, where the model's configuration is known."""
     print(f"trainbudget plan: {path.name}: {error}", file=sys.stderr)
     if error.facts is None or not error.facts.model_config:
         return 2
     from trainbudget.plan.planner import request_of_script
 
     request = request_of_script(error.facts, request)
-    job = _job(args, request, model_config=dict(request.model))
+    job = _job(args, request, model_config=error.facts.model_config)
     return _answer(args, request, job)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
 
 import msgspec
 
@@ -31,106 +33,99 @@ class Change:
 class _Idea:
     names: tuple[str, ...]  # what changes, for wording
     spec: TrainSpec
+    batch: bool = False  # a smaller micro-batch too: halved until it fits
 
 
 Evaluate = Callable[[TrainSpec], tuple[MemoryPrediction, StepTime]]
 
 
 def changes_that_fit(
-    spec: TrainSpec,
-    gpu: GpuSpec,
-    evaluate: Evaluate,
-    *,
-    vocabulary: str,
-    settings: frozenset[str] = frozenset(),
-    largest: int | None = None,
+    spec: TrainSpec, gpu: GpuSpec, evaluate: Evaluate, *, vocabulary: str, settings: frozenset[str] = frozenset()
 ) -> list[Change]:
     """The changes with which the step fits, fastest first; single ones before pairs, pairs before triples.
 
     Args:
         evaluate: memory and step time of a configuration.
         settings: setting names that exist in the user's installation, where that is known.
-        largest: the largest micro-batch that fits, where it was searched.
     """
-    for level in (1, 2, 3):
-        found = []
-        for idea in _ideas(spec, gpu, level, vocabulary, largest):
-            try:
-                memory, step = evaluate(idea.spec)
-            except TraceFailed:
-                continue  # this combination cannot be run: no suggestion
-            if memory.fits:
-                found.append(Change(setting=_wording(idea, spec, vocabulary, settings), spec=idea.spec, memory=memory, step=step))
+    for level in (1, 2, 3, 4):
+        found = [
+            c
+            for idea in _ideas(spec, gpu, level, vocabulary)
+            if (c := _first_that_fits(idea, spec, evaluate, vocabulary, settings))
+        ]
         if found:
             return sorted(found, key=lambda c: c.step.step.value)[:MOST]
     return []
 
 
-def _ideas(spec: TrainSpec, gpu: GpuSpec, level: int, vocabulary: str, largest: int | None) -> Iterator[_Idea]:
+def _first_that_fits(
+    idea: _Idea, base: TrainSpec, evaluate: Evaluate, vocabulary: str, settings: frozenset[str]
+) -> Change | None:
+    for spec in _batches(idea) if idea.batch else (idea.spec,):
+        try:
+            memory, step = evaluate(spec)
+        except TraceFailed:
+            return None  # this combination cannot be run: no suggestion
+        if memory.fits:
+            return Change(setting=_wording(idea, spec, vocabulary, settings), spec=spec, memory=memory, step=step)
+    return None
+
+
+def _batches(idea: _Idea) -> Iterator[TrainSpec]:
+    """Smaller micro-batches with as much more accumulation: the same optimizer step."""
+    spec, micro = idea.spec, idea.spec.micro_batch // 2
+    while micro >= 1:
+        if spec.micro_batch % micro == 0:
+            yield msgspec.structs.replace(
+                spec, micro_batch=micro, gradient_accumulation=spec.gradient_accumulation * (spec.micro_batch // micro)
+            )
+        micro //= 2
+
+
+def _ideas(spec: TrainSpec, gpu: GpuSpec, level: int, vocabulary: str) -> Iterator[_Idea]:
     """Combinations of `level` changes, each changing something and allowed in this vocabulary."""
-    singles = [
-        i
-        for i in (_checkpoint(spec, vocabulary), _precision(spec, gpu), _optimizer(spec, vocabulary), _batch(spec, largest))
-        if i
-    ]
-    if level == 1:
-        yield from singles
-        return
-    for i, first in enumerate(singles):
-        for j, second in enumerate(singles[i + 1 :], i + 1):
-            pair = _merged(spec, first, second)
-            if level == 2:
-                yield pair
-                continue
-            for third in singles[j + 1 :]:
-                yield _merged(spec, pair, third)
+    singles = {
+        "checkpointing": _checkpoint(spec, vocabulary),
+        "precision": _precision(spec, gpu),
+        "optimizer": _optimizer(spec, vocabulary),
+        "batch": {} if spec.micro_batch > 1 else None,
+        "adapter": _adapter(spec, vocabulary),
+    }
+    possible = [name for name, new in singles.items() if new is not None]
+    for names in combinations(possible, level):
+        new = {k: v for n in names for k, v in (singles[n] or {}).items()}
+        yield _Idea(names=names, spec=msgspec.structs.replace(spec, **new), batch="batch" in names)
 
 
-def _merged(base: TrainSpec, a: _Idea, b: _Idea) -> _Idea:
-    new = {f: getattr(b.spec, f) for f in TrainSpec.__struct_fields__ if getattr(b.spec, f) != getattr(base, f)}
-    if "micro_batch" in new:  # with another change a larger part of the batch may fit: one half is the safe step
-        new["micro_batch"] = max(1, base.micro_batch // 2)
-        new["gradient_accumulation"] = base.gradient_accumulation * -(-base.micro_batch // new["micro_batch"])
-    return _Idea(names=(*a.names, *b.names), spec=msgspec.structs.replace(a.spec, **new))
+def _checkpoint(spec: TrainSpec, vocabulary: str) -> dict[str, Any] | None:
+    possible = spec.activation_checkpointing is None and vocabulary != "lightning"
+    return {"activation_checkpointing": "non_reentrant"} if possible else None
 
 
-def _checkpoint(spec: TrainSpec, vocabulary: str) -> _Idea | None:
-    if spec.activation_checkpointing is not None or vocabulary == "lightning":
-        return None
-    return _Idea(names=("checkpointing",), spec=msgspec.structs.replace(spec, activation_checkpointing="non_reentrant"))
-
-
-def _precision(spec: TrainSpec, gpu: GpuSpec) -> _Idea | None:
+def _precision(spec: TrainSpec, gpu: GpuSpec) -> dict[str, Any] | None:
     if spec.precision not in ("fp32", "tf32"):
         return None
-    precision = "bf16" if gpu.supports("bf16") else "fp16" if gpu.supports("fp16") else None
-    return None if precision is None else _Idea(names=("precision",), spec=msgspec.structs.replace(spec, precision=precision))
+    return {"precision": "bf16"} if gpu.supports("bf16") else {"precision": "fp16"} if gpu.supports("fp16") else None
 
 
-def _optimizer(spec: TrainSpec, vocabulary: str) -> _Idea | None:
-    if vocabulary == "lightning" or not spec.optimizer.startswith("adamw") or "8bit" in spec.optimizer:
+def _optimizer(spec: TrainSpec, vocabulary: str) -> dict[str, Any] | None:
+    possible = vocabulary != "lightning" and spec.optimizer.startswith("adamw") and "8bit" not in spec.optimizer
+    return {"optimizer": "adamw_8bit"} if possible else None
+
+
+def _adapter(spec: TrainSpec, vocabulary: str) -> dict[str, Any] | None:
+    """LoRA instead of all weights: another training, so only where the plan and not a script builds the model."""
+    if spec.peft is not None or vocabulary not in ("flags", "plan") or spec.task == "image_classification":
         return None
-    return _Idea(names=("optimizer",), spec=msgspec.structs.replace(spec, optimizer="adamw_8bit"))
+    return {"peft": {"type": "lora", "r": 16, "target_modules": "all-linear"}}
 
 
-def _batch(spec: TrainSpec, largest: int | None) -> _Idea | None:
-    """A smaller micro-batch with as much more accumulation: the same optimizer step."""
-    if spec.micro_batch <= 1 or largest == 0:
-        return None
-    limit = min(largest or spec.micro_batch // 2, spec.micro_batch - 1)
-    divisors = [n for n in range(limit, 0, -1) if spec.micro_batch % n == 0]
-    micro = divisors[0]
-    spec = msgspec.structs.replace(
-        spec, micro_batch=micro, gradient_accumulation=spec.gradient_accumulation * (spec.micro_batch // micro)
-    )
-    return _Idea(names=("batch",), spec=spec)
+def _wording(idea: _Idea, new: TrainSpec, vocabulary: str, settings: frozenset[str]) -> str:
+    return ", ".join(_name(n, new, vocabulary, settings) for n in idea.names)
 
 
-def _wording(idea: _Idea, base: TrainSpec, vocabulary: str, settings: frozenset[str]) -> str:
-    return ", ".join(_name(n, idea.spec, base, vocabulary, settings) for n in idea.names)
-
-
-def _name(what: str, new: TrainSpec, base: TrainSpec, vocabulary: str, settings: frozenset[str]) -> str:
+def _name(what: str, new: TrainSpec, vocabulary: str, settings: frozenset[str]) -> str:
     checkpointing = "activation_checkpointing" if "activation_checkpointing" in settings else "gradient_checkpointing"
     words = {
         "huggingface": {
@@ -148,12 +143,14 @@ def _name(what: str, new: TrainSpec, base: TrainSpec, vocabulary: str, settings:
             "precision": f"--precision {new.precision}",
             "optimizer": f"--optim {new.optimizer}",
             "batch": f"--batch {new.micro_batch} --accumulate {new.gradient_accumulation}",
+            "adapter": "--lora 16 (trains an adapter only)",
         },
         "plan": {
             "checkpointing": "activation_checkpointing = true",
             "precision": f'precision = "{new.precision}"',
             "optimizer": f'optimizer = "{new.optimizer}"',
             "batch": f"micro_batch = {new.micro_batch}, gradient_accumulation = {new.gradient_accumulation}",
+            "adapter": 'peft = {type = "lora", r = 16} (trains an adapter only)',
         },
     }
     return words[vocabulary][what]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from trainbudget.plan.changes import Change, changes_that_fit
 from trainbudget.plan.hardware import GpuSpec
 from trainbudget.plan.instance import Instance
 from trainbudget.plan.memory import (
+    EvalSpec,
     Interval,
     MemoryPrediction,
     TargetGpu,
@@ -25,6 +26,7 @@ from trainbudget.plan.memory import (
     max_micro_batch,
     max_sequence_length,
     predict_memory,
+    spec_of,
 )
 from trainbudget.plan.plan_file import Charges, PlanRequest
 from trainbudget.plan.script_protocol import Facts
@@ -200,10 +202,8 @@ class Planner:
         if ratio >= 1.0 or request.duration.measured_step_time_s is not None:
             return step
         scaled = step.step.times(ratio)
-        # Work that does not grow with tokens (optimizer, weights read, kernels launched) makes the short batch slower than its share.
+        # What does not grow with tokens (optimizer, reading weights, launching) makes a short batch slower than its share.
         scaled = Estimate(value=scaled.value, low=scaled.low, high=step.step.high, source=scaled.source + ", average batch")
-        from dataclasses import replace
-
         return replace(step, step=scaled)
 
     def _evaluate(self, request: PlanRequest, target: TargetGpu, spec: TrainSpec) -> tuple[MemoryPrediction, StepTime]:
@@ -223,7 +223,7 @@ class Planner:
 
         largest = _or_none(lambda: max_micro_batch(traced, spec, target, known=trace))
         sequence = spec.task != "image_classification" and spec.sequence_length > 1
-        longest = _or_none(lambda: max_sequence_length(traced, spec, target, known=trace)) if sequence else None
+        longest = _or_none(lambda: self._longest(traced, spec, target, trace)) if sequence else None
         if memory.fits:
             return largest, longest, ()
         self.say("looking for changes that make it fit")
@@ -233,9 +233,19 @@ class Planner:
             lambda wanted: self._evaluate(request, target, wanted),
             vocabulary=request.vocabulary,
             settings=frozenset(self.tracer.facts.settings),
-            largest=largest,
         )
         return largest, longest, tuple(changes)
+
+    def _longest(self, traced: Callable[[TrainSpec], Trace], spec: TrainSpec, target: TargetGpu, trace: Trace) -> int | None:
+        """The longest sequence that fits, but no longer than the model knows positions."""
+        positions = (self.tracer.facts.model_config or {}).get("max_position_embeddings")
+        if isinstance(positions, int) and positions >= spec.sequence_length:
+            at_most = spec.with_shape(sequence_length=positions)
+            # A small model fits at any length it has positions for: one trace instead of a search.
+            if predict_memory(traced(at_most), target).device.value <= target.usable_bytes:
+                return positions
+        found = max_sequence_length(traced, spec, target, known=trace)
+        return found if found is None or not isinstance(positions, int) else min(found, positions)
 
     def _analytic(
         self, request: PlanRequest, target: TargetGpu, price: prices.Quote | None, hint: str | None, reason: str
@@ -280,11 +290,8 @@ def target_of(request: PlanRequest) -> TargetGpu:
     """The card as the memory prediction knows it."""
     gpu = request.gpu
     if request.limit_bytes is None or gpu.compute_capability is None:
-        raise ConfigError(
-            f"{gpu.name} cannot be planned for: no CUDA compute capability"
-            if gpu.compute_capability is None
-            else f"{gpu.name}: memory unknown"
-        )
+        why = "it has no CUDA compute capability" if gpu.compute_capability is None else "its memory is unknown"
+        raise ConfigError(f"{gpu.name} cannot be planned for: {why}")
     total = gpu.nvml_total_bytes or request.limit_bytes
     return TargetGpu(
         name=gpu.nvml_names[0],
@@ -376,17 +383,11 @@ def steps_of(request: PlanRequest) -> int | None:
 
 def on_card(request: PlanRequest, gpu: GpuSpec) -> PlanRequest:
     """The same request on another card, at market price."""
-    from dataclasses import replace
-
     return replace(request, gpu=gpu, memory_gib=None, charges=replace(request.charges, given=None, instance=None))
 
 
 def request_of_script(facts: Facts, base: PlanRequest) -> PlanRequest:
     """What a caught script trains, on the card and at the price of `base`."""
-    from dataclasses import replace
-
-    from trainbudget.plan.memory import EvalSpec, spec_of
-
     spec = spec_of({k: v for k, v in facts.spec.items() if v is not None})
     if facts.eval_batches is not None:
         spec = msgspec.structs.replace(spec, evaluation=EvalSpec(batches=facts.eval_batches))

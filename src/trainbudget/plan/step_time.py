@@ -1,8 +1,8 @@
 """How long an optimizer step takes: a roofline over the operators of a traced step, with calibrated efficiencies and an interval.
 
 A call takes the longest of its arithmetic, its memory traffic and a kernel's floor; a phase takes no less than the host needs to
-launch it. Efficiencies per card and dtype come from `data/calibration.json`, fitted by `bench/step_time` on published throughputs;
-cards without one use the median of those that have one and a wider interval. One measured step replaces the whole estimate.
+launch it. Efficiencies per card and dtype: `data/calibration.json`, fitted by `bench/step_time` on published throughputs;
+others use the median of those, with a wider interval. One measured step replaces the whole estimate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainbudget.plan.train_spec import TrainSpec
 
 #: Shortest kernel, launch to launch, seconds: what back-to-back empty kernels take on current NVIDIA cards.
 KERNEL_FLOOR_S = 4e-6
-#: What eager PyTorch and its modules need on the host for one operator, seconds; backward runs in C++. Fast servers take about half.
+#: What eager PyTorch and its modules need on the host for one operator, seconds; backward runs in C++. Fast servers: about half.
 HOST_FORWARD_S, HOST_BACKWARD_S = 12e-6, 7e-6
 #: Operators that only make another view or hand out memory: no kernel runs.
 _FREE = frozenset(("_unsafe_view", "view", "_reshape_alias", "expand", "empty", "empty_like", "empty_strided", "new_empty"))
@@ -29,7 +29,7 @@ LINK_EFFICIENCY = 0.8
 #: Between nodes: a network adapter for each GPU, 200 Gbit/s beside Ampere, 400 Gbit/s beside later cards: the usual 8-GPU node.
 ADAPTER_BYTES_PER_S = {"old": 25e9, "new": 50e9}
 NODE_SIZE = 8
-#: Part of communication that shows as time. Collectives run beside the kernels but take their multiprocessors and bandwidth: on 142
+#: Part of communication that shows as time. Collectives run beside the kernels but take their processors and bandwidth: on 142
 #: published FSDP runs "nothing is hidden" fits best on all three cards (`bench/step_time`), on the H100 by a factor of two.
 EXPOSED = 1.0
 #: A measured step repeats within this (clocks, data of other lengths).

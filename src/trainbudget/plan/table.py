@@ -120,8 +120,13 @@ def _memory(plan: Plan, width: int, unicode: bool) -> list[str]:
     verdict = _verdict(plan.fits)
     if limit is not None:
         room = limit - memory.device.value
-        verdict = f"{'head-room' if room >= 0 else 'short by'} {abs(room) / unit:.1f} {name} · {verdict}"
-    lines.append(f"  {'device':<18}{memory.device.value / unit:>8.1f} {name}  {interval:<24}{verdict:>{max(1, width - 58)}}")
+        size = f"{abs(room) / GIB:.1f} GiB" if abs(room) >= GIB else f"{abs(room) / 1024**2:.0f} MiB"
+        verdict = f"{'head-room' if room >= 0 else 'short by'} {size} · {verdict}"
+    device = f"  {'device':<18}{memory.device.value / unit:>8.1f} {name}  {interval}"
+    if len(device) + 2 + len(verdict) <= width:
+        lines.append(device + verdict.rjust(width - len(device)))
+    else:  # a narrow terminal: the verdict gets a line of its own
+        lines += [device, verdict.rjust(width)]
     return lines
 
 
@@ -140,7 +145,7 @@ def _time_and_money(plan: Plan) -> list[str]:
     step, run = plan.step, plan.run
     if step is None:
         return ["  step time: not known without a trace"]
-    mfu = "" if step.mfu is None else f"   MFU {100 * step.mfu:.0f} %"
+    mfu = "" if step.mfu is None else f"   MFU {100 * step.mfu:.2g} %"
     rate = "" if step.tokens_per_s is None else f"   {step.tokens_per_s:,.0f} tokens/s"
     lines = [f"  step   {seconds(step.step.value)} {_interval(step.step, seconds)}{rate}{mfu}   [{step.step.source}]"]
     if run is None:
@@ -154,7 +159,7 @@ def _time_and_money(plan: Plan) -> list[str]:
         lines.append(f"         {plan.price_hint}")
     if run is not None and run.preprocess_cost is not None:
         lines.append(
-            f"  before {money(run.preprocess_cost.value)} USD for preprocessing on a plain machine   [{run.preprocess_cost.source}]"
+            f"  before {money(run.preprocess_cost.value)} USD of preprocessing, plain machine   [{run.preprocess_cost.source}]"
         )
     return lines
 
@@ -235,7 +240,7 @@ def seconds(value: float) -> str:
 def span(value: float) -> str:
     """A duration: `41 s`, `12 min`, `1 h 21 min`, `3 d 4 h`."""
     if value < 90:
-        return f"{value:.0f} s"
+        return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
     minutes = round(value / 60)
     if minutes < 60:
         return f"{minutes} min"
