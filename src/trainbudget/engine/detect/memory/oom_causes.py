@@ -10,7 +10,7 @@ from trainbudget.engine.detect.memory.growth import growth_of, used_growth
 from trainbudget.engine.detect.memory.lengths import observed_line
 from trainbudget.engine.detect.memory.others import siblings_of
 from trainbudget.engine.detect.memory.predicted import optimizer_state_bytes
-from trainbudget.engine.detect.memory.standing import GIB, OTHERS_BYTES, Standing, most_own, standing
+from trainbudget.engine.detect.memory.standing import GIB, OTHERS_BYTES, Standing, driver_part, most_own, standing
 from trainbudget.engine.oom_message import OomNumbers, parse_oom
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
@@ -174,10 +174,15 @@ def _siblings(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standi
 
 
 def _foreign(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standing) -> str | None:
-    others = crime.others
-    if others is None and crime.total is not None and crime.free is not None and crime.reserved is not None:
-        others = crime.total - crime.free - crime.reserved - most_own(device, timeline)
-    return "foreign_memory" if others is not None and others >= OTHERS_BYTES and _fits_with(crime, now, others) else None
+    others, least = crime.others, OTHERS_BYTES
+    if others is None and crime.total is not None and crime.free is not None:
+        # By subtraction alone, from the error's own numbers: known to a context and the driver's part.
+        process = crime.message.process_bytes if crime.message is not None else None
+        if process is not None:
+            others = crime.total - crime.free - process - driver_part(device)
+        elif crime.reserved is not None:
+            others, least = crime.total - crime.free - crime.reserved - most_own(device, timeline), 2.0 * OTHERS_BYTES
+    return "foreign_memory" if others is not None and others >= least and _fits_with(crime, now, others) else None
 
 
 def _leak(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standing) -> str | None:
