@@ -30,7 +30,7 @@ def encode(event: AnyEvent) -> bytes:
     """One fact as one JSON line without its newline; non-finite numbers become the strings the format names."""
     for name in event.__struct_fields__:
         value = getattr(event, name)
-        if (isinstance(value, float) and not math.isfinite(value)) or isinstance(value, (dict, list)):
+        if (isinstance(value, float) and not math.isfinite(value)) or isinstance(value, (dict, list, msgspec.Struct)):
             return _encoder.encode(_finite(msgspec.to_builtins(event, enc_hook=str)))
     return _encoder.encode(event)
 

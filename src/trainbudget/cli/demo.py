@@ -67,6 +67,8 @@ def _run(args: argparse.Namespace) -> int:
         run_name=f"demo-{args.framework}",
         steps_total=args.steps,
     )
+    if monitor.inert:
+        raise ConfigError("TRAINBUDGET_DISABLED is set: nothing would be shown")
     _print_intro(args, scenario, budget, simulated=simulated)
     monitor.start()
     error: BaseException | None = None

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trainbudget.clock import Clock
@@ -91,6 +92,7 @@ class Feeder:
         self._held: Step | None = None  # an ordinary step that the next one may join
         self._merged = 0
         self._ended = False
+        self._kept = False
         self._backend: object = None
         self._observer: Observer | None = None
         self.thread = threading.Thread(target=self._run, name="trainbudget-feeder", daemon=True)
@@ -121,21 +123,23 @@ class Feeder:
 
     def _run(self) -> None:
         try:
-            self._set_up()
-            while self._parts is not None and not self._clock.wait(self.stop, self._interval_s):
+            self._guarded(self._set_up, "start")
+            while self._parts is not None and not self._kept and not self._clock.wait(self.stop, self._interval_s):
                 self._guarded(self.cycle, "feeder")
-                if self._kept_long_enough():
-                    break
+                self._guarded(self._look_at_the_end, "feeder")
             if self._parts is not None:
                 self._guarded(lambda: self.cycle(last=True), "feeder")
         finally:
             self.assembled.set()
-            self.sampler.stop()
-            if self._parts is not None:
-                if self._parts.writer is not None:
-                    self._guarded(self._parts.writer.close, "record")
-                self._guarded(self._parts.pipeline.close, "sinks")
+            self._guarded(self._close, "close")
             self._tell()
+
+    def _close(self) -> None:
+        self.sampler.stop()
+        if self._parts is not None:
+            if self._parts.writer is not None:
+                self._guarded(self._parts.writer.close, "record")
+            self._parts.pipeline.close()
 
     def _set_up(self) -> None:
         self._tell()
@@ -162,7 +166,8 @@ class Feeder:
         notes = self._counters.notes
         while notes:
             level, text = notes.popleft()
-            _log.log(level, "%s", text)
+            with suppress(Exception):  # a handler of the application's
+                _log.log(level, "%s", text)
 
     def _guarded(self, call: Callable[[], object], where: str) -> None:
         try:
@@ -170,9 +175,11 @@ class Feeder:
         except Exception as err:  # noqa: BLE001 - the feeder outlives every fault of its parts
             self._counters.fault(where, err)
 
-    def _kept_long_enough(self) -> bool:
-        run = self._parts.pipeline.engine.timeline.run if self._parts is not None else None
-        return run is not None and not run.training and run.left_s is not None and self._now_s() - run.left_s > self._keep_s
+    def _look_at_the_end(self) -> None:
+        """A run that has ended is watched for `keep_s`: that is how a held GPU is seen."""
+        assert self._parts is not None
+        run = self._parts.pipeline.engine.timeline.run
+        self._kept = not run.training and run.left_s is not None and self._now_s() - run.left_s > self._keep_s
 
     def cycle(self, *, last: bool = False) -> None:
         """One round: everything that is complete by now is fed, in order of time."""

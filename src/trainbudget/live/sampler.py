@@ -9,6 +9,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from trainbudget.clock import Clock
 from trainbudget.errors import GpuUnavailableError
@@ -101,7 +102,8 @@ class Sampler:
             if not self.gpus:
                 self.error = self.error or BackendError(code="unknown", text=f"{type(err).__name__}: {err}")
             if count == 1:
-                _log.warning("a GPU reading failed (%s: %s); training is not affected", type(err).__name__, err)
+                with suppress(Exception):  # a handler of the application's
+                    _log.warning("a GPU reading failed (%s: %s); training is not affected", type(err).__name__, err)
         finally:
             self.busy_since_s = None
 

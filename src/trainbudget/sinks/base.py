@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from trainbudget.engine.report import Report
@@ -51,6 +52,10 @@ class FanOut:
         except Exception as err:  # noqa: BLE001 - a sink must never take the monitor down
             count = self.errors[sink.name] = self.errors.get(sink.name, 0) + 1
             if count == 1:
-                _log.warning(
-                    "%s output failed (%s: %s); it is tried again, training is not affected", sink.name, type(err).__name__, err
-                )
+                with suppress(Exception):  # where the log itself is what failed
+                    _log.warning(
+                        "%s output failed (%s: %s); it is tried again, training is not affected",
+                        sink.name,
+                        type(err).__name__,
+                        err,
+                    )
