@@ -303,3 +303,26 @@ def test_scaling_inefficient_against_one_gpu():
     assert codes(minimal.scaling_inefficient(0.9)) == []
     alone = Build(budget={"step_time_one_gpu_s": 0.5}).gpu().start().steps(200).end()
     assert codes(alone) == []
+
+
+def test_padding_that_is_only_sampled_is_found_too():
+    build = Build().gpu().start()
+    build.steps(400, fields=lambda n: {"tokens": 1000.0, "useful_tokens": 600.0} if n % 10 == 0 else {"tokens": 1000.0})
+    assert one(build.end(), "padding_waste").evidence["padding_ratio"] == pytest.approx(0.4)
+    short = Build().gpu().start().steps(60, 0.2, tokens=1000.0, useful_tokens=500.0)
+    assert codes(short.end()) == []  # six seconds of padding
+
+
+def test_length_sorted_batches_are_not_over_budget():
+    """Longest first in bins of 50: the mean is the plan, the first steps of each bin are 40 % longer."""
+    build = Build(budget={"step_time_s": 1.0}).gpu().start()
+    for n in range(400):
+        build.steps(1, 1.4 - 0.8 * (n % 50) / 50)
+    assert codes(build.end()) == []
+
+
+def test_longer_batches_at_the_planned_tokens_a_second_are_as_planned():
+    build = Build(budget={"step_time_s": 1.0, "tokens_per_s": 1000.0}).gpu().start().steps(150, 1.5, tokens=1500.0)
+    assert codes(build.end()) == []
+    slow = Build(budget={"step_time_s": 1.0, "tokens_per_s": 1000.0}).gpu().start().steps(150, 1.5, tokens=1000.0)
+    assert codes(slow.end()) == ["step_over_budget"]

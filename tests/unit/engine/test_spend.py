@@ -259,3 +259,26 @@ def test_saves_clear_it_and_unseen_saves_are_unknown():
 def test_other_facts_do_not_disturb():
     engine = fed([*healthy()[:-1], Event(t_s=400.0, event="resume", detail={"cost_before": "much"})])
     assert engine.findings == ()
+
+
+def test_a_total_of_steps_that_nobody_meant_projects_nothing():
+    build = Build(price=4.0, budget={"cost": 1.0, "run_time_s": 600.0, "steps_total": 900_000_000}).gpu().start()
+    assert findings(build.steps(200).end("interrupted")) == []
+
+
+def test_a_notebooks_pauses_are_no_wasted_spend():
+    def cells(interactive):
+        build = Build(interactive=interactive, sample_period_s=30.0, host_period_s=300.0)
+        for index in range(4):
+            build.gpu(index)
+        for _ in range(3):
+            build.start().steps(60).moment("train_end")
+            for reading in build.reading.values():
+                reading.update(utilization_ratio=0.0)
+            build.wait(560.0)
+            for reading in build.reading.values():
+                reading.update(utilization_ratio=0.95)
+        return build.end()
+
+    assert "wasted_spend" in [f.code for f in findings(cells(False))]
+    assert "wasted_spend" not in [f.code for f in findings(cells(True))]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.money import cost_of, hours_and_money
+from trainbudget.engine.tracks.steps import MIN_STEPS, StepRecord
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
 
@@ -17,7 +18,8 @@ class PaddingWaste(BaseDetector):
         family="efficiency",
         severity=Severity.WARNING,
         title="A large part of the tokens is padding",
-        condition="20 % or more of the tokens of the last 100 steps (at least 20 with a count) are padding.",
+        condition="20 % or more of the tokens of the last 100 steps (of the last 400 where batches are only sampled; at least 20 "
+        "counted) are padding.",
         silent="Where useful tokens are not counted; in warm-up; while the padding seen so far is less than half a minute's "
         "work.",
         evidence={
@@ -49,22 +51,18 @@ class PaddingWaste(BaseDetector):
         timeline = view.timeline
         if timeline.steps.useful_tokens is None or timeline.steps.warming:
             return
-        tokens = useful = 0.0
-        counted = 0
-        for record in timeline.steps.window():
-            event = record.event
-            if event.tokens is not None and event.useful_tokens is not None:
-                tokens += event.tokens
-                useful += min(event.useful_tokens, event.tokens)
-                counted += record.count
-        if counted < 20 or tokens <= 0.0:
+        tokens, useful, counted = _counted(timeline.steps.window())
+        if counted < MIN_STEPS:
+            # Where only every n-th batch is counted, the last 100 steps hold too few of them.
+            tokens, useful, counted = _counted(list(timeline.steps.recent))
+        if counted < MIN_STEPS or tokens <= 0.0:
             return
         ratio = 1.0 - useful / tokens
         if ratio < view.limit(self.record, "share_ratio"):
             return
-        booked = view.ledger.seconds.get("padding", 0.0)
-        if booked < view.limit(self.record, "least_s"):
+        if ratio * timeline.steps.step_sum_s < view.limit(self.record, "least_s"):
             return
+        booked = view.ledger.seconds.get("padding", 0.0)
         yield Signal(
             "padding_waste",
             summary=f"{ratio:.0%} of the tokens are padding: {hours_and_money(view, booked)} so far",
@@ -76,3 +74,16 @@ class PaddingWaste(BaseDetector):
                 "cost": cost_of(view, booked),
             },
         )
+
+
+def _counted(records: list[StepRecord]) -> tuple[float, float, int]:
+    """Tokens, useful tokens and steps of the lines that have both."""
+    tokens = useful = 0.0
+    steps = 0
+    for record in records:
+        event = record.event
+        if event.tokens is not None and event.useful_tokens is not None:
+            tokens += event.tokens
+            useful += min(event.useful_tokens, event.tokens)
+            steps += record.count
+    return tokens, useful, steps

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.money import spent_by_job
-from trainbudget.engine.forecast import project
+from trainbudget.engine.forecast import Projection, project
 from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshold
+
+#: A run that would last five years is a total that nobody meant.
+ABSURD_S = 5 * 365 * 86400.0
 
 _OVER = Threshold(
     name="over_ratio",
@@ -55,7 +58,7 @@ class CostOverBudget(BaseDetector):
         if timeline.budget_currency and price.currency and timeline.budget_currency != price.currency:
             return  # money is never compared over currencies
         spent, assumed = spent_by_job(view)
-        projection = project(timeline, spent)
+        projection = _believable(project(timeline, spent))
         currency = price.currency or timeline.budget_currency or ""
         may = budget * (1.0 + view.limit(self.record, "over_ratio"))
         evidence = {
@@ -124,7 +127,7 @@ class TimeOverBudget(BaseDetector):
         if not budget_s or timeline.rank != 0 or not timeline.run.training:
             return
         elapsed_s = timeline.wall_s() - timeline.started_s
-        projection = project(timeline, None)
+        projection = _believable(project(timeline, None))
         may_s = budget_s * (1.0 + view.limit(self.record, "over_ratio"))
         evidence = {
             "elapsed_s": round(elapsed_s, 1),
@@ -152,6 +155,10 @@ class TimeOverBudget(BaseDetector):
                     high=timeline.now_s + budget_s - elapsed_s,
                 ),
             )
+
+
+def _believable(projection: Projection | None) -> Projection | None:
+    return projection if projection is not None and projection.run_time_s < ABSURD_S else None
 
 
 def _crossing(
