@@ -73,8 +73,14 @@ def test_libraries_beside_a_cache_that_takes_everything():
     build = card(world_size=8).start()
     course(build, 100, lambda n: {"rest": 10.0, "peak": 15.0, "reserved": min(15.0 + 0.3 * n, 39.2)})
     events = build.end("interrupted")
-    assert findings(events, "memory_fragmentation")
-    assert one(events, "memory_pressure").evidence["why"] == "starved"
+    assert one(events, "memory_fragmentation").severity is Severity.CRITICAL
+    assert findings(events, "memory_pressure") == []
+
+
+def test_a_little_cache_too_much_where_there_is_no_room_at_all():
+    build = card().start()
+    course(build, 60, lambda n: {"rest": 30.0, "peak": 37.0, "reserved": 37.0 + min(2.0, 0.05 * n)})
+    assert one(build.end("interrupted"), "memory_pressure").evidence["why"] == "starved"
 
 
 # --- the edge

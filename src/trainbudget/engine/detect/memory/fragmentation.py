@@ -21,7 +21,8 @@ class MemoryFragmentation(BaseDetector):
         severity=Severity.WARNING,
         title="The allocator's cache is fragmented",
         condition="Reserved exceeds the highest peak so far by more than 1 GiB and 10 %, after growing in this session, and "
-        "either the allocator had to flush and retry, or less than 10 % of the limit is left outside the cache.",
+        "either the allocator had to flush and retry, or less than 10 % of the limit is left outside the cache. Critical where "
+        "several ranks communicate and less than 1 GiB is left for that.",
         silent="Where the peak itself once needed what is reserved (long batches); for a cache that was left by an earlier "
         "attempt and does not grow; while the device has room.",
         evidence={
@@ -35,6 +36,12 @@ class MemoryFragmentation(BaseDetector):
             Threshold(name="excess_bytes", default=1.0 * GIB, unit="bytes", reason="one pool of small blocks is no matter"),
             Threshold(
                 name="excess_ratio", default=0.10, unit="ratio", reason="reserved minus allocated is 0-6 % in healthy traces"
+            ),
+            Threshold(
+                name="starved_bytes",
+                default=1.0 * GIB,
+                unit="bytes",
+                reason="NCCL takes up to 1 GiB outside the allocator, mid-step, and fails instead of making it flush",
             ),
             Threshold(name="room_ratio", default=0.10, unit="ratio", reason="the next large request may be of this size"),
         ),
@@ -70,9 +77,11 @@ class MemoryFragmentation(BaseDetector):
             if retries <= 0 and not tight:
                 continue
             why = f", {retries:.0f} flushes" if retries > 0 else f", {gib(room)} left outside it"
+            starved = timeline.world_size > 1 and room is not None and room < view.limit(self.record, "starved_bytes")
             yield Signal(
                 "memory_fragmentation",
                 gpu=device.index,
+                severity=Severity.CRITICAL if starved else Severity.WARNING,
                 summary=f"the cache holds {gib(excess)} that no step has needed{why}",
                 evidence={
                     **now.evidence(),

@@ -75,6 +75,8 @@ class MemoryPressure(BaseDetector):
             if device.memory.session_peak is None or device.memory.session is not timeline.run.session:
                 continue
             signal = self._flushes(device, view) or self._starved(device, view) or self._room(device, view)
+            if signal is not None and signal.evidence["why"] == "starved" and "memory_fragmentation" in view.raised:
+                continue  # the same cache, said already
             if signal is not None:
                 yield signal
 
