@@ -63,7 +63,14 @@ def trace_row(row: dict[str, Any], clone: Path, target: TargetGpu) -> Trace:
                 module.mark_only_adapter_as_trainable(model)
         if quantization != "none":
             # Fabric converts every linear layer, the head too, and quantizes through fp16 (lightning/fabric/plugins/precision)
-            quantize(model, quantization, version=spec.quantization_stack, compute_dtype=torch.bfloat16, stored_dtype=torch.float16, head=True)
+            quantize(
+                model,
+                quantization,
+                version=spec.quantization_stack,
+                compute_dtype=torch.bfloat16,
+                stored_dtype=torch.float16,
+                head=True,
+            )
         if spec.activation_checkpointing:
             _checkpoint_blocks(model)
         return model

@@ -36,7 +36,9 @@ def trace_row(row: dict[str, Any], clone: Path, target: TargetGpu) -> Trace:
         model = build()
         known = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING[peft.PeftType(adapter["peft_type"])]
         fields = set(known.__dataclass_fields__)
-        return peft.get_peft_model(model, known(**{k: v for k, v in adapter.items() if k in fields and k not in _SET_BY_PEFT})).train()
+        return peft.get_peft_model(
+            model, known(**{k: v for k, v in adapter.items() if k in fields and k not in _SET_BY_PEFT})
+        ).train()
 
     kept: dict[str, Any] = {}
 
@@ -47,7 +49,10 @@ def trace_row(row: dict[str, Any], clone: Path, target: TargetGpu) -> Trace:
         return kept["loss"].detach()
 
     def batch(length: int) -> dict[str, torch.Tensor]:
-        return {k: torch.empty(spec.micro_batch, length, dtype=torch.long, device="meta") for k in ("input_ids", "attention_mask", "labels")}
+        return {
+            k: torch.empty(spec.micro_batch, length, dtype=torch.long, device="meta")
+            for k in ("input_ids", "attention_mask", "labels")
+        }
 
     return trace_step(
         model=with_adapter,

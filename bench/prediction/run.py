@@ -17,7 +17,13 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 UNITS = {"MiB": 2**20, "GiB": 2**30, "GB": 1e9}
-GOALS = {"full": (1.5, 3, 5), "lora": (1.5, 3, 5), "qlora": (3, 6, 9), "sharded": (3, 6, 10), "unpublished_length": (None, None, 6)}
+GOALS = {
+    "full": (1.5, 3, 5),
+    "lora": (1.5, 3, 5),
+    "qlora": (3, 6, 9),
+    "sharded": (3, 6, 10),
+    "unpublished_length": (None, None, 6),
+}
 
 
 def predict_row(row: dict[str, Any], clones: dict[str, str | None]) -> dict[str, Any]:

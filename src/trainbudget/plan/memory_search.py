@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from trainbudget.plan.allocator import AllocatorOptions
@@ -76,7 +77,7 @@ def max_sequence_length(
 
 
 class _Search:
-    """Secant search on the predicted device bytes, which never fall with the size; every bound is confirmed by a trace."""
+    """Interpolation on the predicted device bytes, which never fall with the size; every bound is confirmed by a trace."""
 
     def __init__(self, predict: Callable[[int], MemoryPrediction], limit_bytes: int) -> None:
         self._predict = predict
@@ -105,22 +106,40 @@ class _Search:
         return low
 
     def _next(self, low: int, high: int) -> int:
+        """Where the limit should be met: a parabola through the three known sizes nearest to it (memory is one in batch and
+        length)."""
         sizes = sorted(self._known)
         if len(sizes) == 1:
-            return min(max(low + 1, 2 * sizes[0] if self._known[sizes[0]] <= self._limit else sizes[0] // 2), high - 1)
-        below = [s for s in sizes if s <= low] or sizes[:1]
-        above = [s for s in sizes if s >= high]
-        a, b = (below[-1], above[0]) if above else (sizes[-2], sizes[-1])
-        if a == b:
-            b = sizes[-1] if sizes[-1] != a else sizes[0]
-        slope = (self._known[b] - self._known[a]) / (b - a)
-        guess = (low + high) // 2 if slope <= 0 else int(a + (self._limit - self._known[a]) / slope)
-        if guess <= low:
-            guess = low + 1
-        return min(guess, high - 1)
+            fits = self._known[sizes[0]] <= self._limit
+            return min(max(low + 1, 2 * sizes[0] if fits else sizes[0] // 2), high - 1)
+        nearest = sorted(sizes, key=lambda size: abs(self._known[size] - self._limit))[:3]
+        guess = _meets([(size, self._known[size]) for size in nearest], self._limit)
+        if guess is None:
+            guess = (low + high) // 2 if high in self._known else 2 * sizes[-1]
+        return min(max(int(guess), low + 1), high - 1)
 
     def _bytes(self, size: int) -> int:
         if size not in self._known:
             self._traces += 1
             self._known[size] = self._predict(size).device.value
         return self._known[size]
+
+
+def _meets(points: list[tuple[int, int]], limit: int) -> float | None:
+    """The size at which the parabola (or line) through the points reaches ``limit``; None when it never does."""
+    (x0, y0), (x1, y1) = points[:2]
+    slope = (y1 - y0) / (x1 - x0)
+    curve = 0.0
+    if len(points) == 3:
+        x2, y2 = points[2]
+        curve = ((y2 - y0) / (x2 - x0) - slope) / (x2 - x1)
+    # y = y0 + slope (x - x0) + curve (x - x0) (x - x1), solved for the larger x
+    b = slope - curve * (x0 + x1)
+    c = y0 - slope * x0 + curve * x0 * x1 - limit
+    if abs(curve) < 1e-9:
+        return -c / b if b > 0 else None
+    inside = b * b - 4 * curve * c
+    if inside < 0:
+        return None
+    root = (-b + math.sqrt(inside)) / (2 * curve)
+    return root if root > 0 else None
