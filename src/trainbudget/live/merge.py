@@ -12,6 +12,9 @@ _SUMS = (
     "pre_collective_s", "gpu_busy_s", "samples", "tokens", "useful_tokens", "micro_steps",
 )  # fmt: skip
 _MAXIMA = ("max_sequence_tokens", "loss", "grad_norm")
+#: A step that was waited for this long is no more than one of ten a second: it keeps its own line, because waits that are
+#: averaged over their neighbours lose the rhythm that tells why data comes late.
+LONG_WAIT_S = 0.1
 
 
 def step_seconds(step: Step) -> float:
@@ -39,5 +42,11 @@ def merge_steps(first: Step, second: Step) -> Step:
 
 
 def mergeable(first: Step, second: Step) -> bool:
-    """Ordinary neighbours only: a repeated or skipped step keeps its own line."""
+    """Ordinary neighbours only: a repeated or skipped step, and one that was waited for, keeps its own line."""
+    if _waited(first) or _waited(second):
+        return False
     return second.step > first.step and not first.skipped and not second.skipped
+
+
+def _waited(step: Step) -> bool:
+    return (step.data_wait_s or 0.0) >= LONG_WAIT_S and (step.count or 1) == 1

@@ -18,7 +18,7 @@ class StepShares:
         wait_ratio: share of wall time spent waiting for data, first steps of epochs left out; None = not measured.
         wait_idle_ratio: the part of it in which the GPU was idle, None = not measured.
         wait_s, wait_median_s: mean and median wait before one step.
-        waits_s: the waits in order, oldest first.
+        waits_s: the waits of single steps in order, oldest first.
         busy_ratio: median share of a step in which the GPU was busy, None = not measured.
         optimizer_ratio, communication_ratio: median shares of a step.
         since_s: wall second at which the window begins.
@@ -68,7 +68,7 @@ class StepShareTrack:
             wait = r.wait_s
             if wait is None or r.step in firsts:
                 continue
-            waits.append(wait)
+            waits += [wait] * min(r.count, MIN_STEPS)  # one for each step, so that distances count steps
             wait_sum += wait * r.count
             wall += (wait + r.duration_s) * r.count
             count += r.count
