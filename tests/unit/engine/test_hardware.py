@@ -144,12 +144,13 @@ def test_a_sleeping_link_is_power_saving():
     assert codes(minimal.link(1, utilization=0.0)) == set()
 
 
-def test_a_link_is_not_judged_where_nobody_knows_the_load():
+@pytest.mark.parametrize(("power_w", "found"), [(300.0, {"pcie_degraded"}), (60.0, set()), (None, set())])
+def test_a_link_is_judged_by_power_where_utilization_is_not_told(power_w, found):
     build = Build().gpu(0).gpu(1)
     for reading in build.reading.values():
-        reading["utilization_ratio"] = None
+        reading.update(utilization_ratio=None, power_w=power_w)
     build.reading[1]["pcie_gen"] = 1
-    assert codes(build.start().steps(200).end()) == set()
+    assert codes(build.start().steps(200).end()) == found
 
 
 def test_best_link_by_the_peers_where_the_card_does_not_tell_it():

@@ -156,6 +156,11 @@ def test_epoch_start_overhead():
     assert "input_bound" not in codes(minimal.epochs())
 
 
+def test_epochs_whose_end_nobody_tells():
+    events = [e for e in minimal.epochs() if getattr(e, "event", "") != "epoch_end"]
+    assert one(events, "epoch_start_overhead").evidence["epoch_s"] == pytest.approx(5.2, abs=0.2)
+
+
 def test_epoch_start_by_share():
     assert one(minimal.epochs(3.2, 40, 1.0, 5), "epoch_start_overhead").severity is Severity.INFO
     assert "epoch_start_overhead" not in codes(minimal.epochs(1.0, 60, 1.0, 4))

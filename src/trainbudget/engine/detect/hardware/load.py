@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import islice
 
@@ -17,6 +18,9 @@ LEAST_READINGS = 5
 LEAST_SPAN_S = 50.0
 #: Sampling every 10 s and slower gives too few readings in two minutes: then this many periods.
 LEAST_PERIODS = 12
+
+#: Power that shows a card at work where it does not tell its utilization: idle ones draw 5 to 25 % of their limit.
+BUSY_POWER_RATIO = 0.5
 
 THERMAL_FLAGS = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
 CAP_FLAGS = frozenset({"sw_power_cap"})
@@ -54,7 +58,8 @@ def load_of(
 ) -> Load | None:
     """The busy readings of the last two minutes, or None of too few.
 
-    `assume_busy`: readings that do not tell how busy the device is count while steps go on.
+    A reading that does not tell the utilization is busy where it draws half of the power limit; `assume_busy`: always, as
+    long as steps go on.
     """
     window = device.window
     if not window or not timeline.run.training or not timeline.run.started:
@@ -62,11 +67,17 @@ def load_of(
     begun_s = timeline.run.session.first_step_end_s if timeline.run.session is not None else None
     since_s = timeline.now_s - WINDOW_S
     if len(window) > LEAST_PERIODS:
-        since_s = min(since_s, window[-1].t_s - LEAST_PERIODS * (window[-1].t_s - window[-1 - LEAST_PERIODS].t_s) / LEAST_PERIODS)
+        since_s = min(since_s, window[-1 - LEAST_PERIODS].t_s)
+    limit = device.info.power_limit_w
+    at_work_w = BUSY_POWER_RATIO * limit if limit is not None else math.inf
     samples = [
         s
         for s in device.since(max(since_s, begun_s or 0.0))
-        if (assume_busy if s.utilization_ratio is None else s.utilization_ratio >= utilization)
+        if (
+            s.utilization_ratio >= utilization
+            if s.utilization_ratio is not None
+            else assume_busy or (s.power_w is not None and s.power_w >= at_work_w)
+        )
     ]
     if len(samples) < LEAST_READINGS or samples[-1].t_s - samples[0].t_s < LEAST_SPAN_S:
         return None

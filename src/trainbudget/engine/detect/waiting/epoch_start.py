@@ -60,7 +60,7 @@ class EpochStartOverhead(BaseDetector):
         starts = _starts(timeline)
         if len(starts) < LEAST_STARTS:
             return
-        lengths = [s for e in starts if (s := _seconds(timeline, e)) is not None]
+        lengths = _lengths(timeline, starts)
         epoch_s = median(lengths)
         shares = timeline.step_shares.current()
         usual_s = (shares.wait_median_s if shares is not None else None) or 0.0
@@ -103,6 +103,13 @@ def _starts(timeline: Timeline) -> list[Epoch]:
     )
 
 
-def _seconds(timeline: Timeline, epoch: Epoch) -> float | None:
-    """Length of an epoch that is over; of the open one nobody knows."""
-    return timeline.wall_s(epoch.end_s) - timeline.wall_s(epoch.begin_s) if epoch.end_s is not None else None
+def _lengths(timeline: Timeline, epochs: list[Epoch]) -> list[float]:
+    """Seconds of the epochs (newest first) that are over: until their end or, where nobody said it, until the next one's begin."""
+    out = []
+    later_s: float | None = None
+    for epoch in epochs:
+        end_s = epoch.end_s if epoch.end_s is not None else later_s
+        if end_s is not None:
+            out.append(timeline.wall_s(end_s) - timeline.wall_s(epoch.begin_s))
+        later_s = epoch.begin_s
+    return out
