@@ -152,7 +152,7 @@ class Ledger:
             self._startup = False
             wait = wait * (record.count - 1) / record.count
         elif record.count == 1:
-            self._book(start - min(wait, max(0.0, start - self.booked_s)), "other")
+            self._book_gap(start - min(wait, max(0.0, start - self.booked_s)), event)
             self._book_wait(start, event, record)
             wait = 0.0
         if record.count > 1:
@@ -160,6 +160,23 @@ class Ledger:
             self._book_merged(event, record, wait, warm=warm)
         else:
             self._book_inside(end, event, record, warm=warm)
+
+    def _book_gap(self, until: float, event: Step) -> None:
+        """Book the time between a step and the wait for the next one: collections of garbage are known, the rest is not."""
+        pauses = self._time.pauses.recent
+        if not pauses or self._time.wall_s(pauses[-1][0]) <= self.booked_s:
+            self._book(until, "other")
+            return
+        collected = 0.0
+        for t_s, duration_s in reversed(pauses):
+            end_s = self._time.wall_s(t_s)
+            if end_s <= self.booked_s:
+                break
+            collected += max(0.0, min(end_s, until) - max(end_s - duration_s, self.booked_s))
+        known = event.gpu_busy_s is not None or any(d.utilization_last_minute() is not None for d in self._time.owned)
+        gap = max(0.0, until - self.booked_s)
+        collected = min(collected, gap)
+        self._book_split(until, [("host_gap" if known else "compute", collected), ("other", gap - collected)])
 
     def _book_merged(self, event: Step, record: StepRecord, wait_s: float, *, warm: bool) -> None:
         span = record.end_s - self.booked_s

@@ -256,6 +256,12 @@ def test_gc_pause():
     assert one(minimal.gc_pause(2.0, 10), "gc_pause").severity is Severity.WARNING
 
 
+def test_collections_between_steps_are_a_gap_of_the_host():
+    engine = fed(minimal.gc_pause(1.0, 10, steps=300))
+    assert engine.ledger.seconds["host_gap"] == pytest.approx(29.0, abs=1.5)
+    assert engine.ledger.seconds.get("other", 0.0) < 2.0
+
+
 def test_rare_collections_are_nothing():
     assert "gc_pause" not in codes(minimal.gc_pause(0.3, 60))
 
