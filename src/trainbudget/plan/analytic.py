@@ -8,8 +8,10 @@ activations: the interval is a quarter below and four fifths above on them, and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trainbudget.errors import ConfigError
@@ -65,21 +67,25 @@ def model_size(config: Mapping[str, Any] | None, parameters: float | None = None
     return ModelSize(parameters=parameters, hidden=hidden, layers=layers, heads=found["heads"], vocabulary=vocabulary)
 
 
-def predict_analytically(
-    config: Mapping[str, Any] | None,
+def predict_analytic(
+    config: Mapping[str, Any] | str | Path | None,
     spec: TrainSpec,
     target: TargetGpu,
     *,
-    reason: str,
+    reason: str = "no reason given",
     parameters: float | None = None,
     measured_context_bytes: int | None = None,
 ) -> MemoryPrediction:
     """A prediction from formulas; ``reason`` says why there is no trace and is the first of ``not_understood``.
 
+    Args:
+        config: the configuration's values, its ``config.json`` or a directory that holds one; None when only ``parameters``
+            are known.
+
     Raises:
         ConfigError: the sizes are not known.
     """
-    size = model_size(config, parameters)
+    size = model_size(_values_of(config), parameters)
     states = _states(size, spec)
     activations, logits = _activations(size, spec)
     cublas = 2 * cublas_workspace_bytes(target.capability)
@@ -110,6 +116,18 @@ def predict_analytically(
         not_understood=(f"not traced ({reason}): estimated from formulas", *_unmodelled(size, spec)),
         source="analytic",
     )
+
+
+def _values_of(config: Mapping[str, Any] | str | Path | None) -> Mapping[str, Any] | None:
+    if config is None or isinstance(config, Mapping):
+        return config
+    path = Path(config)
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{path}: no readable model configuration ({exc})") from exc
+    return values if isinstance(values, dict) else None
 
 
 def _fits(device: Interval, target: TargetGpu) -> bool | None:
