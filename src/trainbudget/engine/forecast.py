@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,18 +71,16 @@ def trend(xs: Sequence[float], ys: Sequence[float], *, most: int = 48) -> Trend 
         places = [round(i * (n - 1) / (most - 1)) for i in range(most)]
         xs, ys = [xs[i] for i in places], [ys[i] for i in places]
         n = most
-    slopes, s = [], 0
-    for i in range(n):
+    slopes: list[float] = []
+    for i in range(n - 1):
         x_i, y_i = xs[i], ys[i]
-        for j in range(i + 1, n):
-            dx, dy = xs[j] - x_i, ys[j] - y_i
-            if dx > 0.0:
-                slopes.append(dy / dx)
-            s += (dy > 0) - (dy < 0)
+        slopes += [(y - y_i) / (x - x_i) for x, y in zip(xs[i + 1 :], ys[i + 1 :], strict=True) if x > x_i]
     if not slopes:
         return None
     slopes.sort()
     count = len(slopes)
+    # Kendall's S: x rises, so a pair agrees where its slope is positive.
+    s = count - bisect_right(slopes, 0.0) - bisect_left(slopes, 0.0)
     variance = n * (n - 1) * (2 * n + 5) / 18.0
     sigma = math.sqrt(variance)
     z = (s - (1 if s > 0 else -1 if s < 0 else 0)) / sigma

@@ -28,6 +28,10 @@ _SIZE = r"([0-9]+(?:\.[0-9]+)?)\s*(bytes?|[KMGTPE]i?B|[KMG]|B)\b"
 _ABSURD_BYTES = 2.0**60
 
 
+#: Of a message only this much is read: the numbers come first.
+MOST_CHARACTERS = 8000
+
+
 def _re(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace("SIZE", _SIZE), re.IGNORECASE | re.DOTALL)
 
@@ -99,11 +103,11 @@ class OomNumbers:
     outside: bool = False
 
 
-def parse_oom(text: str | None) -> OomNumbers | None:
-    """The numbers of an out-of-memory message, or None where the text is not one. Bounded work on long texts."""
-    if not text:
+def parse_oom(text: object) -> OomNumbers | None:
+    """The numbers of an out-of-memory message, or None where it is not one, or no text. Bounded work on long texts."""
+    if not isinstance(text, str):
         return None
-    text = text[:8000]
+    text = text[:MOST_CHARACTERS]
     if not _DEVICE_OOM.search(text) and "tried to allocate" not in text.lower():
         return None
     if _HOST_KILL.search(text) and not _DEVICE_OOM.search(text):
@@ -125,23 +129,24 @@ def parse_oom(text: str | None) -> OomNumbers | None:
     )
 
 
-def is_device_oom(type_name: str | None, message: str | None) -> bool:
-    """Whether an exception is a device running out of memory."""
-    if message and _HOST_KILL.search(message[:8000]) and not _DEVICE_OOM.search(message[:8000]):
-        return False
-    if (type_name or "").rsplit(".", 1)[-1] == "OutOfMemoryError":
+def is_device_oom(type_name: object, message: object) -> bool:
+    """Whether an exception is a device running out of memory; what is no text says nothing."""
+    text = _text(message)
+    if _DEVICE_OOM.search(text):
         return True
-    if message is None:
-        return False
-    return _DEVICE_OOM.search(message[:8000]) is not None
+    return _HOST_KILL.search(text) is None and _text(type_name).rsplit(".", 1)[-1] == "OutOfMemoryError"
 
 
-def is_host_oom(type_name: str | None, message: str | None) -> bool:
+def is_host_oom(type_name: object, message: object) -> bool:
     """Whether an exception says that the host (memory or shared memory), not the device, ran out."""
-    text = (message or "")[:8000]
+    text = _text(message)
     if _DEVICE_OOM.search(text):
         return False
-    return (type_name or "").rsplit(".", 1)[-1] == "MemoryError" or _HOST_KILL.search(text) is not None
+    return _text(type_name).rsplit(".", 1)[-1] == "MemoryError" or _HOST_KILL.search(text) is not None
+
+
+def _text(value: object) -> str:
+    return value[:MOST_CHARACTERS] if isinstance(value, str) else ""
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> float | None:

@@ -130,5 +130,12 @@ def test_the_type_alone_is_enough():
     assert not is_host_oom("RuntimeError", "CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
+@pytest.mark.parametrize("value", [None, [], {"text": "CUDA out of memory"}, 7, 1e9, b"CUDA out of memory"])
+def test_what_is_no_text_says_nothing(value):
+    assert parse_oom(value) is None
+    assert not is_device_oom(value, value)
+    assert not is_host_oom(value, value)
+
+
 def test_a_long_text_costs_no_time():
     assert parse_oom("Process 1 has " * 200_000) is None

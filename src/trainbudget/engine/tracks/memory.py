@@ -142,9 +142,9 @@ class MemoryTrack:
         return (self.level_bytes or 0.0) - first
 
     def cached(self, name: str, points: int, compute: Callable[[], Any]) -> Any:
-        """`compute()`, at most once per 8 % more points: a trend changes no faster."""
+        """`compute()`, at most once per 12 % more points: a trend changes no faster."""
         known = self.cache.get(name)
-        if known is not None and known[0] <= points < known[0] * 1.08 + 1:
+        if known is not None and known[0] <= points < known[0] * 1.12 + 1:
             return known[1]
         value = compute()
         self.cache[name] = (points, value)

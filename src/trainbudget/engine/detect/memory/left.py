@@ -41,7 +41,7 @@ class LeftoverMemory(BaseDetector):
         runbook="Something still refers to the old trainer, model or optimizer: the exception of a caught out-of-memory error "
         "(its traceback holds the frames), a callback, a notebook's Out[]. Delete it, gc.collect(), torch.cuda.empty_cache().",
     )
-    every_s = 15.0
+    every_s = 30.0
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
@@ -118,8 +118,7 @@ class ResumeExcess(BaseDetector):
         runbook="Load the checkpoint with map_location='cpu' and delete the object before training goes on. It costs the run its "
         "head-room: the next save or long batch may fail.",
     )
-    every_s = 10.0
-    hold_s = 5.0
+    every_s = 15.0
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline

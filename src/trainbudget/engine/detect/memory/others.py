@@ -125,7 +125,7 @@ class RankExtraMemory(BaseDetector):
         runbook="Each rank must choose its device before it touches CUDA: torch.cuda.set_device(local_rank), or one visible "
         "device a process. torch.load needs map_location; otherwise every rank loads onto GPU 0.",
     )
-    every_s = 10.0
+    every_s = 15.0
     hold_s = 10.0
     clear_s = 120.0
 
@@ -189,7 +189,7 @@ class StaleHolder(BaseDetector):
         runbook="Look for a forgotten notebook kernel or a dead job's children: nvidia-smi, fuser -v /dev/nvidia*. Ending it "
         "gives the memory back at once.",
     )
-    every_s = 10.0
+    every_s = 15.0
     clear_s = 30.0
 
     def check(self, view: View) -> Iterable[Signal]:
