@@ -63,7 +63,7 @@ class MemoryPressure(BaseDetector):
         runbook="Lower the micro-batch and raise accumulation, or free the cache's unused part (expandable_segments). If the "
         "steps became slower when the flushes began, that time is the price.",
     )
-    every_s = 10.0
+    every_s = 15.0
     hold_s = 10.0
     clear_s = 120.0
 
@@ -198,7 +198,7 @@ class MemoryOverBudget(BaseDetector):
         route=Route.WEEKLY,
         runbook="See which category grew (plan) and whether a longer batch came.",
     )
-    every_s = 15.0
+    every_s = 30.0
 
     def check(self, view: View) -> Iterable[Signal]:
         budget = view.timeline.budget.get("memory_peak_bytes")
