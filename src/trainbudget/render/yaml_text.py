@@ -39,7 +39,7 @@ def _lines(value: Any, depth: int) -> list[str]:
 def _entry(head: str, item: Any, depth: int) -> list[str]:
     if _is_block(item):
         return [head, *_lines(item, depth + 1)]
-    if isinstance(item, str) and ("\n" in item or '"' in item) and not item.startswith(" "):
+    if isinstance(item, str) and ("\n" in item or '"' in item) and item == item.strip():
         pad = "  " * (depth + 1)
         return [f"{head} |-", *[f"{pad}{line}" if line else "" for line in item.splitlines()]]
     return [f"{head} {_scalar(item)}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,7 @@ def lines(story: RunStory, start_s: float, end_s: float) -> Iterator[str]:
 def build(folder: Path, end_s: float, hours: float = 3.0) -> None:
     """Fill `folder/data` with `hours` of history until `end_s`."""
     start_s = end_s - hours * 3600.0
-    samples = folder / "history.om"
-    with samples.open("w", encoding="utf-8") as out:
-        for story in fleet(hours * 3600.0):
-            out.writelines(lines(story, start_s, end_s))
-        out.write("# EOF\n")
-    _promtool(folder, "create-blocks-from", "openmetrics", "--quiet", str(samples), str(folder / "data"))
-    samples.unlink()
+    prometheus_blocks(folder, (line for story in fleet(hours * 3600.0) for line in lines(story, start_s, end_s)))
     for number, level in enumerate(_levels()):
         path = folder / f"level-{number}.yaml"
         path.write_text(to_yaml({"groups": [{"name": f"level-{number}", "rules": level}]}), encoding="utf-8")
@@ -65,6 +59,16 @@ def build(folder: Path, end_s: float, hours: float = 3.0) -> None:
                 f"--output-dir={folder / 'data'}",
                 str(path),
             )
+
+
+def prometheus_blocks(folder: Path, samples: Iterable[str]) -> None:
+    """Lines `name{labels} value time` as blocks in `folder/data`."""
+    path = folder / "history.om"
+    with path.open("w", encoding="utf-8") as out:
+        out.writelines(samples)
+        out.write("# EOF\n")
+    _promtool(folder, "create-blocks-from", "openmetrics", "--quiet", str(path), str(folder / "data"))
+    path.unlink()
 
 
 def _levels() -> list[list[dict[str, Any]]]:
