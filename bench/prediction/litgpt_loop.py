@@ -1,8 +1,9 @@
 """LitGPT's fine-tuning loops around its own model code, as published rows were measured with them (Lightning Fabric, bf16-true).
 
-The model code is not part of this repository: give a clone of https://github.com/Lightning-AI/litgpt with ``--litgpt``; the commit of each
-row is checked out from it into a temporary folder. Only what decides about memory is restated here: which variables the loop keeps
-(``logits`` and ``loss`` live until they are bound again), Fabric's fp32 copy of outputs, quantization through fp16.
+The model code is not part of this repository: give a clone of https://github.com/Lightning-AI/litgpt with ``--litgpt``; the
+commit of each row is checked out from it into a temporary folder. Only what decides about memory is restated here: which
+variables the loop keeps (``logits`` and ``loss`` live until they are bound again), Fabric's fp32 copy of outputs, quantization
+through fp16.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def trace_row(row: dict[str, Any], clone: Path, target: TargetGpu) -> Trace:
             if method == "lora":
                 module.mark_only_lora_as_trainable(model)
             elif method.startswith("adapter"):
-                module.mark_only_adapter_as_trainable(model)
+                getattr(module, f"mark_only_{method}_as_trainable")(model)
         if quantization != "none":
             # Fabric converts every linear layer, the head too, and quantizes through fp16 (lightning/fabric/plugins/precision)
             quantize(

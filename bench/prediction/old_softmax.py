@@ -1,6 +1,7 @@
 """torch up to 1.10: the backward of softmax kept its input (pytorch issues 49600 and 64000, removed by PR 65242).
 
-Rows measured on such a stack are compared with this restored; a user's own torch never needs it, the tracer runs the installed one.
+Rows measured on such a stack are compared with this restored; a user's own torch never needs it, the tracer runs the installed
+one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""peft's MetaMathQA comparison (method_comparison/MetaMathQA/run.py): its loop and the adapter configuration of each published run.
+"""peft's MetaMathQA comparison (method_comparison/MetaMathQA/run.py): its loop and the adapter configuration of each published
+run.
 
-The adapter configurations are read from a clone of https://github.com/huggingface/peft given with ``--peft``. Restated here is what decides
-about memory: batches are padded (a mask goes into attention), buckets run from long to short, so a short batch precedes the longest one,
+The adapter configurations are read from a clone of https://github.com/huggingface/peft given with ``--peft``. Restated here is
+what decides
+about memory: batches are padded (a mask goes into attention), buckets run from long to short, so a short batch precedes the
+    longest one,
 ``outputs`` and ``loss`` live until they are bound again.
 """
 

@@ -1,7 +1,8 @@
 """Predict published memory peaks and compare: ``python bench/prediction/run.py --litgpt CLONE --peft CLONE``.
 
-Rows (``rows.json``) carry their public source. A row that needs a project's own code is run from a clone of that project and left out, with
-a word, when there is none. Each row is traced in a process of its own; nothing of this touches a GPU or the network.
+Rows (``rows.json``) carry their public source. A row that needs a project's own code is run from a clone of that project and
+left out, with a word, when there is none. Each row is traced in a process of its own; nothing of this touches a GPU or the
+network.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def predict_row(row: dict[str, Any], clones: dict[str, str | None]) -> dict[str,
 def run_row(row: dict[str, Any], clones: dict[str, str | None]) -> dict[str, Any]:
     """The row with its prediction, or why there is none.
 
-    A row whose shapes are not all published lists ``alternatives``: the first is the assumption that is predicted, the others are the
-    bounds of what is possible, and the interval spans them all.
+    A row whose shapes are not all published lists ``alternatives``: the first is the assumption that is predicted, the others
+    are the bounds of what is possible, and the interval spans them all.
     """
     if not row.get("alternatives"):
         return _run_one(row, clones)

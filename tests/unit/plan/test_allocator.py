@@ -181,7 +181,8 @@ def test_options_are_read_from_the_environment_value() -> None:
     expandable=st.booleans(),
 )
 def test_nothing_is_lost_and_everything_comes_back(sizes: list[int], order: object, expandable: bool) -> None:
-    """Allocated bytes are the live blocks' sum, never above reserved; when all is freed one request can have a whole segment again."""
+    """Allocated bytes are the live blocks' sum, never above reserved; when all is freed one request can have a whole segment
+    again."""
     allocator = CachingAllocator(AllocatorOptions(expandable_segments=expandable))
     live = []
     for size in sizes:
