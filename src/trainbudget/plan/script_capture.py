@@ -95,7 +95,7 @@ class WithCompanions(torch.nn.Module):
     def __init__(self, main: torch.nn.Module, companions: list[torch.nn.Module]) -> None:
         super().__init__()
         self.main = main
-        self.companions = torch.nn.ModuleList(companions)
+        self.companions = torch.nn.ModuleList(companions).requires_grad_(False)
 
 
 def on_simulated_device(*modules: torch.nn.Module) -> None:

@@ -249,7 +249,7 @@ def _facts(trainer: Any, catch: Catch, sharding: _Sharding, batch: Any) -> Facts
             "quantization": built.quantization if built.quantization != "unknown" else "none",
             "strategy": sharding.strategy or ("ddp" if catch.world_size > 1 else "none"),
             "world_size": catch.world_size,
-            "max_grad_norm": args.max_grad_norm or None,
+            "max_grad_norm": args.max_grad_norm or 0.0,
             "pad": not _has_padding(batch),
             "task": "image_classification" if tokens is None and batch is not None else "causal_lm",
         },

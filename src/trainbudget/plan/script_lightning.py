@@ -129,7 +129,7 @@ def _facts(trainer: Any, module: Any, batch: Any, loader: Any, catch: Catch) -> 
             "optimizer": "configure_optimizers",
             "strategy": next((v for k, v in _STRATEGY.items() if name.startswith(k)), "ddp") if count > 1 else "none",
             "world_size": count,
-            "max_grad_norm": asked.get("gradient_clip_val"),
+            "max_grad_norm": asked.get("gradient_clip_val") or 0.0,
             "loop": "trainer",
             "task": "image_classification" if tokens is None else "causal_lm",
         },
