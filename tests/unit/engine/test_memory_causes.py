@@ -147,6 +147,36 @@ def test_a_message_that_lists_another_process_blames_it():
     assert post_mortem(ended(build)).cause == "foreign_memory"
 
 
+def test_a_cap_of_the_process_is_nobody_elses_fault():
+    build = course(card().start(), 40, flat(15.0, 24.0))
+    course(build, 40, flat(15.0, 24.0, others=8.0))
+    message = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 40.00 GiB of which 7.00 GiB is free. "
+        "25.00 GiB allowed; Of the allocated memory 24.00 GiB is allocated by PyTorch, and 0.10 GiB is reserved by PyTorch but "
+        "unallocated."
+    )
+    build.moment("exception", type="OutOfMemoryError", message=message)
+    found = post_mortem(ended(build))
+    assert found.cause == "true_capacity"
+    assert found.evidence["allowed_bytes"] == pytest.approx(25 * GIB)
+
+
+def test_a_number_in_a_message_counts_visible_devices_only():
+    build = card().start()
+    build.events[1].owned = False  # GPU 0 is somebody else's; ours is GPU 1, which the process calls 0
+    build.gpu(1, limit_gib=40.0)
+    build.allocator[0].clear()
+    del build.allocator[0]
+    build.steps(12, allocator_every=1)
+    build.moment(
+        "exception",
+        type="OutOfMemoryError",
+        message="CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 40.00 GiB total capacity; 38.00 GiB already allocated; "
+        "0 bytes free; 38.10 GiB reserved in total by PyTorch)",
+    )
+    assert post_mortem(ended(build)).gpu == 1
+
+
 def test_a_library_that_starved_beside_the_cache():
     build = course(card().start(), 60, lambda n: {"rest": 15.0, "peak": 25.0, "reserved": min(25.0 + n * 0.5, 39.4)})
     build.moment("exception", type="RuntimeError", message="NCCL out of memory")

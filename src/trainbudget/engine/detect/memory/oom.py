@@ -51,6 +51,7 @@ class Oom(BaseDetector):
             "free_bytes": "free on the device at the failure",
             "total_bytes": "as the error says",
             "pending_bytes": "freed on another stream, not reusable yet",
+            "allowed_bytes": "cap of this process' allocator, where one is set",
             "phase": "where it happened",
             "step": "the last step that completed",
             "batch_size": "of the attempt that failed, where told",
@@ -60,7 +61,10 @@ class Oom(BaseDetector):
         route=Route.PAGE,
         runbook="The cause says what to change first: leak and eval_accumulation are bugs, not sizes; foreign_memory and "
         "sibling_ranks are not your batch; fragmentation is a setting; only longest_batch, optimizer_state and true_capacity "
-        "need less memory. `trainbudget plan` says what fits.",
+        "need less memory. `trainbudget plan` says what fits. leak: find what keeps tensors from step to step, see memory_leak. "
+        "foreign_memory: end the other process, or move the run to a free GPU. sibling_ranks: torch.cuda.set_device(local_rank) "
+        "before anything touches CUDA. epoch_end: free what the epoch gathered (metrics, predictions) before it ends. "
+        "checkpoint_gather: gather the state on the CPU, or save it sharded.",
     )
 
     def __init__(self) -> None:
@@ -137,6 +141,7 @@ class Oom(BaseDetector):
             free_bytes=crime.free,
             total_bytes=crime.total,
             pending_bytes=crime.pending,
+            allowed_bytes=crime.message.allowed_bytes if crime.message is not None else None,
             phase=crime.phase,
             step=timeline.run.last_step,
             batch_size=session.batch_size if session is not None else None,
@@ -162,14 +167,20 @@ def severity_of(moment: Moment, crime: Crime, timeline: Timeline) -> Severity | 
 
 
 def _device(moment: Moment, timeline: Timeline) -> DeviceTrack | None:
+    """Where it happened. What the allocators counted is surest; a number in a message is the process' own numbering of its
+    visible devices, so it may name a device that is not ours: then it counts through the owned ones."""
+    owned = timeline.owned
+    failed = [d for d in owned if d.memory.failure is not None and abs(moment.t_s - d.memory.failure.t_s) <= SAME_S]
+    if len(failed) == 1:
+        return failed[0]
+    if len(owned) == 1:
+        return owned[0]
     gpu = moment.detail.get("gpu")
     if gpu is None:
         said = parse_oom(moment.detail.get("message"))
-        # The ordinal in a message is the process' own numbering: the logical index where all owned devices are listed.
         gpu = said.gpu if said is not None else None
-    if isinstance(gpu, int) and gpu in timeline.gpus:
+    if not isinstance(gpu, int) or isinstance(gpu, bool):
+        return None
+    if gpu in timeline.gpus and timeline.gpus[gpu].owned:
         return timeline.gpus[gpu]
-    if len(timeline.owned) == 1:
-        return timeline.owned[0]
-    failed = [d for d in timeline.owned if d.memory.failure is not None and timeline.now_s - d.memory.failure.t_s <= SAME_S]
-    return failed[0] if len(failed) == 1 else None
+    return owned[gpu] if 0 <= gpu < len(owned) else None

@@ -194,7 +194,7 @@ def _leak(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standing) 
         growth = used_growth(device.memory)  # what is still held after unwinding is not a step's
     if growth is None:
         return None
-    return "leak" if crime.needed is None or _fits_with(crime, now, growth.grown_bytes) else None
+    return "leak" if crime.needed is None or _fits_with(crime, now, growth.grown_bytes, capped=True) else None
 
 
 def _streams(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standing) -> str | None:
@@ -247,13 +247,19 @@ def _longest(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standin
 _RULES = (_save, _evaluation, _states, _siblings, _foreign, _leak, _streams, _fragmented, _epoch_end, _longest)
 
 
-def _fits_with(crime: Crime, now: Standing, more: float) -> bool:
-    """Whether it would have fitted with `more` bytes in addition: those, and nothing else, were missing."""
+def _fits_with(crime: Crime, now: Standing, more: float, *, capped: bool = False) -> bool:
+    """Whether it would have fitted with `more` bytes in addition: those, and nothing else, were missing.
+
+    A cap of the process' own allocator is not widened by what others give back; `capped` = the bytes are the process' own.
+    """
     limit = now.limit if now.limit is not None else crime.total
-    if crime.needed is None or limit is None:
+    allowed = crime.message.allowed_bytes if crime.message is not None else None
+    if crime.needed is None or (limit is None and allowed is None):
         return True
-    room = limit - now.context - (crime.others or 0.0)
-    return crime.needed <= room + more
+    rooms = [] if limit is None else [limit - now.context - (crime.others or 0.0) + more]
+    if allowed is not None:
+        rooms.append(allowed + (more if capped else 0.0))
+    return crime.needed <= min(rooms)
 
 
 def _allocated(detail: dict[str, Any], reserved: float | None, device: DeviceTrack | None, t_s: float) -> float | None:
