@@ -52,6 +52,7 @@ def _stats() -> list[Json]:
             decimals=2,
             empty=_NO_PRICE,
             steps=Steps(base="text"),
+            graph=False,
         ),
         stat(
             "Wasted per hour ($currency)",
@@ -61,6 +62,7 @@ def _stats() -> list[Json]:
             decimals=2,
             empty=_NO_PRICE,
             steps=Steps(base="green", marks=((0.01, "orange"), (5.0, "red"))),
+            graph=False,
         ),
         stat(
             "Wasted share",
@@ -152,7 +154,7 @@ def _columns() -> list[tuple[str, str, Json]]:
         ("State", LIVE_STATE.at(**RUNS), {"mappings": STATE_TEXTS, "custom.cellOptions": text, "custom.width": 95}),
         ("GPUs", GPUS.at(**RUNS), {"custom.width": 60}),
         ("Spent", f"max by (run) ({JOB_COST.at(**MONEY)})", {"decimals": 2, "custom.width": 80}),
-        ("Projected", f"max by (run) ({JOB_PROJECTED.at(**MONEY)})", {"decimals": 2, "custom.width": 90}),
+        ("Projected", f"max by (run) ({JOB_PROJECTED.at(**MONEY)})", {"decimals": 2, "custom.width": 100}),
         ("Budget", f"max by (run) ({JOB_BUDGET.at(**MONEY)})", {"decimals": 2, "custom.width": 80}),
         (
             "Of budget",
@@ -168,7 +170,7 @@ def _columns() -> list[tuple[str, str, Json]]:
                 "custom.width": 140,
             },
         ),
-        ("Wasted / h", f"sum by (run) ({WASTED.at(**MONEY)})", {"decimals": 2, "custom.width": 90}),
+        ("Wasted / h", f"sum by (run) ({WASTED.at(**MONEY)})", {"decimals": 2, "custom.width": 105}),
         (
             "Wasted",
             f"sum by (run) ({WASTED_SHARE.at(**RUNS)})",
@@ -213,12 +215,12 @@ def _runs() -> Json:
             },
         )
     )
-    overrides.append(Override(name="Worst finding", properties={"custom.width": 170, "noValue": ""}))
+    overrides.append(Override(name="Worst finding", properties={"custom.width": 190, "noValue": ""}))
     return table(
         "Runs ($currency)",
         "Every run that reports or has been heard of within the hour. A name leads to the run.",
         queries,
-        size=(24, 9),
+        size=(24, 8),
         overrides=overrides,
         sort_by="Wasted / h",
         transformations=[

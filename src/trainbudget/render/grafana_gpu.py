@@ -70,6 +70,7 @@ def _stats() -> list[Json]:
             unit=Unit.RATIO,
             decimals=0,
             steps=Steps(base="red", marks=((0.5, "orange"), (0.8, "green"))),
+            graph=False,
         ),
         stat(
             "SM active",
@@ -79,6 +80,7 @@ def _stats() -> list[Json]:
             decimals=0,
             empty="not supported",
             steps=Steps(base="red", marks=((0.3, "orange"), (0.6, "green"))),
+            graph=False,
         ),
         stat(
             "Memory used",
@@ -87,8 +89,17 @@ def _stats() -> list[Json]:
             unit=Unit.RATIO,
             decimals=0,
             steps=Steps(marks=((0.9, "orange"), (0.97, "red"))),
+            graph=False,
         ),
-        stat("Power", "Draw of all chosen GPUs.", [Query(expr=f"sum({POWER.at(**CHOSEN)})")], unit=Unit.WATTS, decimals=0),
+        stat(
+            "Power",
+            "Draw of all chosen GPUs.",
+            [Query(expr=f"sum({POWER.at(**CHOSEN)})")],
+            unit=Unit.WATTS,
+            decimals=0,
+            graph=False,
+            steps=Steps(base="text"),
+        ),
         stat(
             "Hottest",
             "Core temperature of the hottest.",
@@ -96,6 +107,7 @@ def _stats() -> list[Json]:
             unit=Unit.CELSIUS,
             decimals=0,
             steps=Steps(marks=((80, "orange"), (88, "red"))),
+            graph=False,
         ),
         stat(
             "Throttled now",

@@ -57,6 +57,7 @@ def _stats() -> list[Json]:
             unit=Unit.RATIO,
             decimals=3,
             steps=Steps(marks=((0.001, "orange"), (0.01, "red"))),
+            graph=False,
         ),
         stat(
             "CPU of a core",
@@ -65,6 +66,7 @@ def _stats() -> list[Json]:
             unit=Unit.RATIO,
             decimals=2,
             steps=Steps(marks=((0.02, "orange"), (0.05, "red"))),
+            graph=False,
         ),
         stat(
             "Oldest report",
@@ -73,6 +75,7 @@ def _stats() -> list[Json]:
             unit=Unit.SECONDS,
             decimals=0,
             steps=Steps(marks=((30, "orange"), (60, "red"))),
+            graph=False,
         ),
         stat(
             "Facts lost",
