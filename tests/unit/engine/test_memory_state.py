@@ -6,7 +6,7 @@ import pytest
 
 from trainbudget.events import Allocator, Model, Phase, PhaseBegin, Process
 from trainbudget.findings import Severity
-from unit.engine.feeding import findings, loud
+from unit.engine.feeding import fed, findings, loud
 from unit.engine.minimal.memory import (
     card,
     course,
@@ -277,6 +277,19 @@ def test_an_evaluation_that_ends_before_it_is_full_is_only_told():
     assert all(f.cleared_s is not None for f in found)
     assert findings(build.events, "oom_forecast") == []
     assert findings(build.events, "memory_leak") == []
+
+
+def test_many_evaluations_take_no_more_memory_than_one():
+    build = course(card().start(), 10, flat())
+    for _ in range(60):
+        build.events.append(PhaseBegin(t_s=build.t, phase="eval"))
+        begin = build.t
+        for batch in range(12):
+            hold(build, 15.0 + 0.2 * batch, 20.0).wait(1.0)
+            build.events.append(Allocator(t_s=build.t, gpu=0, at="phase", **build.allocator[0]))
+        build.events.append(Phase(t_s=build.t, phase="eval", start_s=begin))
+        course(build, 2, flat())
+    assert len(fed(build.end()).timeline.gpus[0].memory.cache) < 10
 
 
 # --- spill

@@ -263,6 +263,7 @@ class MemoryTrack:
         allocated = event.allocated_bytes
         assert allocated is not None
         if self.phase is None or self.phase.start_s != opened.start_s:
+            self.cache.pop("eval", None)
             base = self.level_bytes
             self.phase = PhaseMemory(opened.phase, opened.start_s, allocated if base is None else base)
         lines = self.phase.lines

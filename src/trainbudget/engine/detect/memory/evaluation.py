@@ -39,7 +39,7 @@ def accumulation_of(track: MemoryTrack) -> Accumulation | None:
         return None
     if phase.lines[-1][1] - phase.lines[0][1] < LEAST_GROWTH_BYTES:
         return None
-    found: Accumulation | None = track.cached(f"eval/{phase.start_s}", len(phase.lines), lambda: _accumulation(phase))
+    found: Accumulation | None = track.cached("eval", len(phase.lines), lambda: _accumulation(phase))
     return found
 
 
