@@ -6,9 +6,12 @@ from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import View
 from trainbudget.engine.timeline import Timeline
+from trainbudget.quantities import money
 
 #: A rank that has not been heard of for this long is counted at its last known rate, and so said.
 SILENT_RANK_S = 120.0
+#: Less than half a cent is printed as nothing.
+LEAST_MONEY = 0.005
 
 
 def cost_of(view: View, gpu_seconds: float) -> float | None:
@@ -25,11 +28,13 @@ def currency(view: View) -> str:
 
 
 def hours_and_money(view: View, gpu_seconds: float) -> str:
-    """`3.2 GPU-hours (6.40 USD)`, or without the money where there is no price."""
-    hours = gpu_seconds / 3600.0
-    text = f"{hours:.2g} GPU-hours" if hours < 1 else f"{hours:,.1f} GPU-hours"
+    """`3.2 GPU-hours, 6.40 USD`; without the money where there is no price or less than a cent."""
+    minutes = gpu_seconds / 60.0
+    text = f"{minutes:.1f} GPU-minutes" if minutes < 9.95 else f"{minutes:.0f} GPU-minutes"
+    if minutes >= 59.5:
+        text = f"{minutes / 60.0:,.1f} GPU-hours"
     cost = cost_of(view, gpu_seconds)
-    return text if cost is None else f"{text} ({cost:,.2f} {currency(view)})".replace(" )", ")")
+    return text if cost is None or cost < LEAST_MONEY else f"{text}, {money(cost, currency(view))}"
 
 
 def spent_by_job(view: View) -> tuple[float, bool]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 
 class _Mark(NamedTuple):
@@ -80,7 +81,7 @@ class MonitorOverhead(BaseDetector):
         slow = hook_ratio is not None and hook_ratio > view.limit(self.record, "hook_ratio")
         hungry = cores is not None and cores > view.limit(self.record, "cpu_cores")
         if slow or hungry:
-            what = f"{hook_ratio:.1%} of the training thread's time" if slow else f"{cores:.2f} CPU cores"
+            what = f"{percent(hook_ratio)} of the training thread's time" if slow else f"{cores:.2f} CPU cores"
             yield Signal(
                 "monitor_overhead",
                 summary=f"watching takes {what}",

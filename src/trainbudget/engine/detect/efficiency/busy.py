@@ -10,6 +10,7 @@ from trainbudget.engine.mfu import model_flops_utilization
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Findings that already say why a busy GPU does little.
 UPSTREAM = frozenset(
@@ -159,10 +160,10 @@ def _held_down(device: DeviceTrack) -> bool:
 
 def _summary(utilization: float, throughput: float | None, seen: dict[str, float | None]) -> str:
     words = {
-        "power_ratio": "{:.0%} of its power limit",
-        "sm_active_ratio": "{:.0%} SM activity",
-        "mfu_ratio": "{:.0%} of peak FLOPs",
+        "power_ratio": "{} of its power limit",
+        "sm_active_ratio": "{} SM activity",
+        "mfu_ratio": "{} of peak FLOPs",
     }
-    parts = [words[name].format(value) for name, value in seen.items() if value is not None]
-    plan = "" if throughput is None else f"{throughput:.0%} of the planned speed, "
-    return f"utilization {utilization:.0%}, but {plan}{', '.join(parts)}"
+    parts = [words[name].format(percent(value)) for name, value in seen.items() if value is not None]
+    plan = "" if throughput is None else f"{percent(throughput)} of the planned speed, "
+    return f"utilization {percent(utilization)}, but {plan}{', '.join(parts)}"

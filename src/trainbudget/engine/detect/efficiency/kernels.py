@@ -11,6 +11,7 @@ from trainbudget.engine.detect.efficiency.settings_words import accumulation, se
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.series import median
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 RECORD = CodeRecord(
     code="slow_kernel_path",
@@ -108,7 +109,7 @@ class SlowOptimizer(BaseDetector):
             yield Signal(
                 "slow_kernel_path",
                 cause="optimizer",
-                summary=f"the optimizer takes {ratio:.0%} of each step and is not a fused one ({name})",
+                summary=f"the optimizer takes {percent(ratio)} of each step and is not a fused one ({name})",
                 evidence={"optimizer": name, "optimizer_ratio": round(ratio, 3)},
             )
 

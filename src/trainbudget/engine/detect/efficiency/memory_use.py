@@ -10,6 +10,7 @@ from trainbudget.engine.detect.efficiency.evidence import capability, fullest, r
 from trainbudget.engine.detect.efficiency.settings_words import full_precision, offloads, recomputes, settings_of, truth
 from trainbudget.engine.timeline import Timeline
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Recomputing keeps about a third of the activations (measured on a decoder: 235 to 76 MiB); without it they are this many times
 #: what is seen now.
@@ -103,7 +104,7 @@ class UnderusedMemory(BaseDetector):
         yield Signal(
             "underused_memory",
             gpu=device.index,
-            summary=f"peak {need / GIB:.1f} of {limit / GIB:.1f} GiB ({need / limit:.0%}){more}",
+            summary=f"peak {need / GIB:.1f} of {limit / GIB:.1f} GiB ({percent(need / limit)}){more}",
             evidence={"peak_bytes": need, "limit_bytes": limit, "used_ratio": round(need / limit, 3), "fits_on": fits},
         )
 

@@ -8,6 +8,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.money import cost_of, hours_and_money
 from trainbudget.engine.tracks.steps import MIN_STEPS, StepRecord
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 
 class PaddingWaste(BaseDetector):
@@ -65,7 +66,7 @@ class PaddingWaste(BaseDetector):
         booked = view.ledger.seconds.get("padding", 0.0)
         yield Signal(
             "padding_waste",
-            summary=f"{ratio:.0%} of the tokens are padding: {hours_and_money(view, booked)} so far",
+            summary=f"{percent(ratio)} of the tokens are padding: {hours_and_money(view, booked)} so far",
             evidence={
                 "padding_ratio": round(ratio, 4),
                 "tokens": tokens,

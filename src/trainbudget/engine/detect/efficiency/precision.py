@@ -9,6 +9,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.efficiency.evidence import capability, settled
 from trainbudget.engine.detect.efficiency.settings_words import full_precision, tf32
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 
 class PrecisionUnused(BaseDetector):
@@ -69,7 +70,7 @@ class PrecisionUnused(BaseDetector):
                 gpu=device.index,
                 severity=Severity.WARNING if idle else Severity.INFO,
                 summary="trains in fp32 on a card with tensor cores"
-                + (f", which are at work {active:.0%} of the time" if idle else ""),
+                + (f", which are at work {percent(active)} of the time" if idle else ""),
                 evidence={
                     "parameter_dtype": model.parameter_dtype if model is not None else None,
                     "autocast": model.autocast if model is not None else None,

@@ -8,6 +8,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.efficiency.evidence import settled
 from trainbudget.engine.detect.money import cost_of, hours_and_money
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Findings that name the loss already.
 _UPSTREAM = frozenset(
@@ -78,7 +79,7 @@ class ScalingInefficient(BaseDetector):
         lost = (1.0 - ratio) * view.ledger.seconds.get("compute", 0.0) * timeline.world_size
         yield Signal(
             "scaling_inefficient",
-            summary=f"{gpus} GPUs do the work of {gpus * ratio:.1f} ({ratio:.0%}): {hours_and_money(view, lost)} so far",
+            summary=f"{gpus} GPUs do the work of {gpus * ratio:.1f} ({percent(ratio)}): {hours_and_money(view, lost)} so far",
             evidence={
                 "efficiency_ratio": round(ratio, 3),
                 "step_time_s": median_s,

@@ -11,6 +11,7 @@ from trainbudget.engine.forecast import trend
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.steps import StepRecord
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 #: Findings that explain slow steps: the budget's breach is their consequence and is not said twice.
 EXPLAINED = UPSTREAM | {"busy_but_slow", "gc_pause", "launch_bound", "rank_imbalance", "scaling_inefficient"}
@@ -61,7 +62,8 @@ class StepOverBudget(BaseDetector):
         if median_s > high_s and _typical(timeline, high_s) and not (_falling(records) or _longer_batches(view, self.record)):
             yield Signal(
                 "step_over_budget",
-                summary=f"{median_s:.3g} s a step, {budget.value:.3g} s planned (+{median_s / budget.value - 1:.0%})",
+                summary=f"{duration(median_s)} a step, {duration(budget.value)} planned "
+                f"(+{percent(median_s / budget.value - 1)})",
                 evidence={
                     "step_time_s": median_s,
                     "budget_s": budget.value,

@@ -40,8 +40,8 @@ class EccErrors(BaseDetector):
         ),
         levers=(),
         route=Route.PAGE,
-        runbook="Uncorrected: results since the last good checkpoint may be wrong; drain the node, run the vendor's diagnosis. "
-        "Corrected in numbers: have the card replaced before it fails.",
+        runbook="Drain the node and run the vendor's diagnosis; have the card replaced before it fails. After uncorrected errors "
+        "results since the last good checkpoint may be wrong.",
     )
     every_s = 15.0
     clear_s = 600.0
@@ -76,7 +76,8 @@ class EccErrors(BaseDetector):
                 "ecc_errors",
                 gpu=device.index,
                 severity=Severity.CRITICAL if new_bad > 0.0 else Severity.WARNING,
-                summary=f"GPU {device.index}: {kind} memory errors{'' if new_bad > 0.0 else ' in ten minutes'}",
+                summary=f"GPU {device.index}: {kind} memory {'error' if new_bad == 1.0 else 'errors'}"
+                f"{'' if new_bad > 0.0 else ' in ten minutes'}",
                 evidence={
                     "uncorrected": new_bad,
                     "corrected": corrected - first[0],

@@ -10,6 +10,7 @@ from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.series import median
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Transfers a second and lane by generation, in 10^9 (PCI-SIG base specifications 1.0 to 6.0).
 RATE_GT_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
@@ -86,7 +87,7 @@ class PcieDegraded(BaseDetector):
             "pcie_degraded",
             gpu=device.index,
             severity=Severity.WARNING if fault else Severity.INFO,
-            summary=f"GPU {device.index} works on PCIe {gen} x{width}, {bandwidth / best:.0%} of its best"
+            summary=f"GPU {device.index} works on PCIe {gen} x{width}, {percent(bandwidth / best)} of its best"
             + (", its neighbour on the full link" if better_peer else ""),
             evidence={
                 "gen": gen,

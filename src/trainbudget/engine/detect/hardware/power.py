@@ -17,6 +17,7 @@ from trainbudget.engine.detect.hardware.load import (
 )
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Power below the limit is news only of a card that works all the time.
 FULL_LOAD = 0.8
@@ -90,7 +91,7 @@ class PowerCap(BaseDetector):
         if braked < BRAKE_RATIO and not (capped >= FLAGGED_RATIO and (low_power or low_clock)):
             return
         drawn = "" if power is None else f" at {power:.0f} W" + ("" if limit is None else f" of {limit:.0f}")
-        slower = f", clock {clock / peers - 1.0:+.0%} against its peers" if clock is not None and peers else ""
+        slower = f", clock {percent(clock / peers)} of its peers'" if clock is not None and peers else ""
         yield Signal(
             "power_cap",
             gpu=device.index,

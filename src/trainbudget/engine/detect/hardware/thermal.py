@@ -9,6 +9,7 @@ from trainbudget.engine.detect.hardware.load import THERMAL_FLAGS, UNCLEAR_FLAGS
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Without a clock to compare, the flag must be set most of the time.
 MOSTLY = 0.5
@@ -92,7 +93,7 @@ class ThermalThrottle(BaseDetector):
                 return
             if ratio is not None and not by_hardware and ratio > view.limit(self.record, "clock_ratio"):
                 return
-        words = "" if ratio is None else f" at {ratio:.0%} of its usual clock"
+        words = "" if ratio is None else f" at {percent(ratio)} of its usual clock"
         degrees = "" if temperature is None else f", {temperature:.0f} °C"
         yield Signal(
             "thermal_throttle",

@@ -21,6 +21,7 @@ from trainbudget.engine.forecast import pace_s
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshold
+from trainbudget.quantities import duration
 
 
 class OomForecast(BaseDetector):
@@ -112,7 +113,7 @@ class OomForecast(BaseDetector):
     def _signal(self, device: DeviceTrack, met: Meeting, evidence: dict[str, object], view: View, timeline: Timeline) -> Signal:
         soon = met.ahead_s is not None and met.ahead_s <= view.limit(self.record, "critical_s")
         left = met.at_step - (timeline.run.last_step or 0)
-        when = f" in about {_span(met.ahead_s)}" if met.ahead_s is not None else ""
+        when = f" in about {duration(met.ahead_s)}" if met.ahead_s is not None else ""
         return Signal(
             "oom_forecast",
             gpu=device.index,
@@ -156,9 +157,3 @@ def length_signal(code: str, device: DeviceTrack, found: LengthForecast, now: St
         },
         forecast=None if found.at_step is None else Forecast(at_step=found.at_step, at_s=at_s),
     )
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"

@@ -12,6 +12,7 @@ from trainbudget.engine.oom_message import is_host_oom
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.series import Point, Series
 from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshold
+from trainbudget.quantities import duration
 
 #: Growth below this is page cache, arenas and prefetched batches.
 LEAST_GROWTH_BYTES = 0.25 * GIB
@@ -104,7 +105,7 @@ class HostMemoryForecast(BaseDetector):
         yield Signal(
             "host_memory_forecast",
             severity=Severity.CRITICAL if soon else Severity.WARNING,
-            summary=f"the host's memory is full in about {ahead / 60.0:.0f} min ({gib(abs(line.slope) * 3600.0)} an hour)",
+            summary=f"the host's memory is full in {duration(ahead)} ({gib(abs(line.slope) * 3600.0)} an hour)",
             evidence={**self._evidence(timeline), "bytes_per_hour": round(abs(line.slope) * 3600.0), "by": by},
             forecast=Forecast(at_s=round(at, 1), low=round(low, 1), high=round(high, 1) if math.isfinite(high) else None),
         )
@@ -134,7 +135,7 @@ class HostMemoryForecast(BaseDetector):
         if (moved if rising else -moved) < LEAST_GROWTH_BYTES:
             return None
         known = self._seen.get(by)
-        if known is not None and known[0] <= series.total < known[0] * 1.08 + 1:
+        if known is not None and known[0] <= series.total < known[0] * 1.12 + 1:
             return known[1]
         xs, ys = [p.t_s for p in points], [p.value if rising else -p.value for p in points]
         line = trend(xs, ys)

@@ -40,7 +40,7 @@ class MemoryLeak(BaseDetector):
         "metrics that keep predictions, retain_graph, hooks that are registered again and again. If it climbs once an epoch, "
         "look at what runs once an epoch. torch.cuda.memory._record_memory_history names the lines.",
     )
-    every_s = 5.0
+    every_s = 15.0
     clear_s = 120.0
 
     def __init__(self) -> None:
@@ -71,8 +71,16 @@ class MemoryLeak(BaseDetector):
                 "memory_leak",
                 gpu=device.index,
                 severity=Severity.WARNING if meets or now.limit is None else Severity.INFO,
-                summary=f"memory at rest grows by {growth.bytes_per_step / MIB:.2g} MiB a step{where}",
+                summary=f"memory at rest grows by {_amount(growth.bytes_per_step)} a step{where}",
                 evidence={**now.evidence(), **growth_evidence(growth)},
                 forecast=met.forecast if met is not None and meets else None,
             )
         ]
+
+
+def _amount(value_bytes: float) -> str:
+    """`0.42 MiB`, `8.3 MiB`, `100 MiB`, `1.2 GiB`."""
+    mib = value_bytes / MIB
+    if mib >= 1024.0:
+        return f"{mib / 1024.0:.1f} GiB"
+    return f"{mib:.0f} MiB" if mib >= 9.95 else f"{mib:.1f} MiB" if mib >= 0.95 else f"{mib:.2g} MiB"

@@ -180,7 +180,7 @@ class OomNextPhase(BaseDetector):
             gpu=device.index,
             phase=phase,
             severity=Severity.CRITICAL if now.capacity is not None and low > now.capacity else Severity.WARNING,
-            summary=f"{phase} will need {gib(needed)}, {gib(now.capacity)} can be had",
+            summary=f"the coming {phase} will need {gib(needed)}, {gib(now.capacity)} can be had",
             evidence={
                 **now.evidence(),
                 "needed_bytes": round(needed),

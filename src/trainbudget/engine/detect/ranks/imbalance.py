@@ -9,6 +9,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.ranks.words import last_spread_s, rank_views
 from trainbudget.engine.tracks.series import median
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 #: Rounds of words that are compared.
 LEAST_ROUNDS = 12
@@ -25,7 +26,7 @@ class RankImbalance(BaseDetector):
         severity=Severity.INFO,
         title="Ranks carry unequal loads",
         condition="In the last 12 to 24 rounds of words the latest rank is later than the median of the ranks by 15 % of the "
-        "step (median over the rounds; warning from 30 % on), and it is a different one each time.",
+        "step (median over the rounds; warning from 40 % on), and it is a different one each time.",
         silent="When it is the same rank (straggler); with fewer than three ranks that tell their time before the first "
         "collective.",
         evidence={
@@ -37,7 +38,7 @@ class RankImbalance(BaseDetector):
         thresholds=(
             Threshold(name="info_ratio", default=0.15, unit="ratio", reason="random lengths alone make 5-10 %"),
             Threshold(
-                name="warning_ratio", default=0.30, unit="ratio", reason="a third of the money waits for the longest batch"
+                name="warning_ratio", default=0.40, unit="ratio", reason="two fifths of the money wait for the longest batch"
             ),
         ),
         levers=("L26", "L06"),
@@ -75,7 +76,7 @@ class RankImbalance(BaseDetector):
         yield Signal(
             "rank_imbalance",
             severity=Severity.WARNING if ratio >= view.limit(self.record, "warning_ratio") else Severity.INFO,
-            summary=f"in each step the ranks wait {excess_s:.2g} s ({ratio:.0%}) for the one with the most work, in turns",
+            summary=f"in each step the ranks wait {duration(excess_s)} ({percent(ratio)}) for the one with most work, in turns",
             evidence={
                 "excess_s": round(excess_s, 4),
                 "excess_ratio": round(ratio, 3),

@@ -9,6 +9,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.ranks.words import RankView, last_clock_ratio, last_spread_s, rank_views
 from trainbudget.engine.tracks.series import median
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 #: Share of a rank's words that must be late: of eight all, of more nearly all. Ranks with batches of random length are
 #: late in a third of them, so eight in a row come about once in ten thousand looks.
@@ -109,14 +110,15 @@ class Straggler(BaseDetector):
     def _signal(self, found: _Late, views: list[RankView], step_s: float) -> Signal:
         rank = found.view
         others = [v for v in views if v is not rank]
-        why = {"input": "it waits for data", "clock": "its clock is low", "unknown": "for a reason that its words do not show"}
-        held = f" by {found.excess_s:.2g} s in each step ({found.excess_s / step_s:.0%})" if found.excess_s is not None else ""
+        why = {"input": "it waits for data", "clock": "its clock is low", "unknown": "why is unknown"}
+        excess = found.excess_s
+        held = "" if excess is None else f" by {duration(excess)} in each step ({percent(excess / step_s)})"
         return Signal(
             "straggler",
             rank=rank.rank,
             cause=found.cause,
             summary=f"rank {rank.rank} holds the others up{held}: {why[found.cause]}"
-            + (f" ({found.clock_ratio:.0%} of theirs)" if found.cause == "clock" and found.clock_ratio is not None else ""),
+            + (f" ({percent(found.clock_ratio)} of theirs)" if found.cause == "clock" and found.clock_ratio is not None else ""),
             evidence={
                 "excess_s": _rounded(found.excess_s),
                 "excess_ratio": None if found.excess_s is None else round(found.excess_s / step_s, 3),

@@ -8,6 +8,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.money import spent_by_job
 from trainbudget.engine.forecast import Projection, project
 from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshold
+from trainbudget.quantities import duration, money
 
 #: A run that would last five years is a total that nobody meant.
 ABSURD_S = 5 * 365 * 86400.0
@@ -74,13 +75,13 @@ class CostOverBudget(BaseDetector):
             yield Signal(
                 "cost_over_budget",
                 severity=Severity.CRITICAL,
-                summary=f"{spent:.2f} {currency} are spent, {budget:.2f} may be".replace("  ", " "),
+                summary=f"{money(spent, currency)} are spent, {money(budget, currency)} may be",
                 evidence=evidence,
             )
         elif projection is not None and projection.cost is not None and (projection.cost_low or 0.0) > may:
             yield Signal(
                 "cost_over_budget",
-                summary=f"will cost {projection.cost:.2f} {currency}, {budget:.2f} may be spent".replace("  ", " "),
+                summary=f"the run will cost {money(projection.cost, currency)}, {money(budget, currency)} may be spent",
                 evidence=evidence,
                 forecast=_crossing(
                     timeline.now_s,
@@ -141,13 +142,13 @@ class TimeOverBudget(BaseDetector):
             yield Signal(
                 "time_over_budget",
                 severity=Severity.CRITICAL,
-                summary=f"{elapsed_s / 3600:.2f} h have passed, {budget_s / 3600:.2f} h were planned",
+                summary=f"the run has taken {duration(elapsed_s)}, {duration(budget_s)} were planned",
                 evidence=evidence,
             )
         elif projection is not None and projection.run_time_low_s > may_s:
             yield Signal(
                 "time_over_budget",
-                summary=f"will take {projection.run_time_s / 3600:.2f} h, {budget_s / 3600:.2f} h are planned",
+                summary=f"the run will take {duration(projection.run_time_s)}, {duration(budget_s)} are planned",
                 evidence=evidence,
                 forecast=Forecast(
                     at_s=timeline.now_s + budget_s - elapsed_s,

@@ -56,7 +56,7 @@ class NothingLearned(BaseDetector):
         ),
         levers=("L34", "L33"),
         route=Route.TICKET,
-        runbook="Stop and go back to the last checkpoint before `since_step`. Lower the learning rate, look at the batch of that "
+        runbook="Stop and go back to the last checkpoint before that step. Lower the learning rate, look at the batch of that "
         "step, prefer bf16 to fp16. A flat loss: check that parameters are trained and the learning rate is not zero.",
     )
     every_s = 15.0
@@ -81,7 +81,7 @@ class NothingLearned(BaseDetector):
         return Signal(
             "nothing_learned",
             severity=Severity.CRITICAL,
-            summary=f"the {what} is no finite number since step {streak.since_step}: {hours_and_money(view, gpu_s)} since then",
+            summary=f"the {what} has been NaN or infinite since step {streak.since_step}: {hours_and_money(view, gpu_s)} so far",
             evidence={
                 "what": f"{what}_not_finite",
                 "since_step": streak.since_step,

@@ -9,6 +9,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.money import cost_of, hours_and_money
 from trainbudget.engine.tracks.steps import MIN_STEPS, WINDOW_S, WINDOW_STEPS
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 _ENOUGH = Threshold(
     name="least_s",
@@ -56,8 +57,8 @@ class _Share(BaseDetector):
         yield Signal(
             self.record.code,
             phase=self.kind,
-            summary=f"{ratio:.0%} of the time goes into {self.verb} ({seconds / cycles:.3g} s in every {span_s / cycles:.3g} s); "
-            f"so far {hours_and_money(view, booked)}",
+            summary=f"{percent(ratio)} of the time goes into {self.verb} ({duration(seconds / cycles)} in every "
+            f"{duration(span_s / cycles)}), so far {hours_and_money(view, booked)}",
             evidence={
                 "share_ratio": round(ratio, 4),
                 "phase_s": round(seconds / cycles, 3),

@@ -8,6 +8,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.money import cost_of, currency, hours_and_money
 from trainbudget.engine.ledger import WASTE
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Findings that already explain the seconds of a bucket: they say it, this one does not say it again.
 EXPLAINED_BY: dict[str, frozenset[str]] = {
@@ -18,6 +19,18 @@ EXPLAINED_BY: dict[str, frozenset[str]] = {
     "idle": frozenset({"unused_gpu", "gpu_idle", "finished_holding_gpu", "notebook_idle", "naive_model_parallel"}),
     "stall": frozenset({"hang", "collective_hang", "gpu_lost", "gpu_unavailable"}),
     "lost": frozenset({"oom"}),
+}
+
+
+#: Buckets in words.
+WORDS = {
+    "data_wait": "waiting for data",
+    "host_gap": "an idle GPU inside steps",
+    "optimizer_offload": "an optimizer on the CPU",
+    "idle": "GPUs without work",
+    "stall": "standstill",
+    "lost": "work lost or repeated",
+    "other": "unexplained, between steps",
 }
 
 
@@ -76,8 +89,8 @@ class WastedSpend(BaseDetector):
             return
         yield Signal(
             "wasted_spend",
-            summary=f"{ratio:.0%} of the GPU time bought nothing: {hours_and_money(view, waste_s)}, "
-            f"most of it {largest} ({most_s / waste_s:.0%})",
+            summary=f"{percent(ratio)} of the GPU time bought nothing ({hours_and_money(view, waste_s)}), "
+            f"{percent(most_s / waste_s)} of that {WORDS.get(largest, largest)}",
             evidence={
                 "waste_ratio": round(ratio, 4),
                 "gpu_seconds": round(waste_s, 1),

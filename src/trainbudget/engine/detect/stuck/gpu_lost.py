@@ -23,9 +23,9 @@ class GpuLost(BaseDetector):
         silent="While steps go on and the error is none of the three: the driver cannot be asked, which is not a lost GPU; "
         "for errors of the driver's library as a whole (gpu_unavailable); for devices of others.",
         evidence={"code": "NVML return code", "silent_s": "seconds since the last step, where that decided"},
-        levers=("L35",),
+        levers=("L47",),
         route=Route.PAGE,
-        runbook="Look for Xid messages in the host's kernel log. Drain the node; restart from the last checkpoint elsewhere.",
+        runbook="Drain the node and restart from the last checkpoint elsewhere; Xid messages in the kernel log say why.",
     )
     clear_s = 60.0
 

@@ -11,6 +11,14 @@ from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
 #: What a backend says when there is simply no GPU and none was asked for.
 NO_GPU = ("none", "no_gpu")
+#: NVML's return codes in words (NVML API reference, nvmlReturn_t).
+NVML_WORDS = {
+    "4": "this user may not ask the driver",
+    "9": "the driver is not loaded",
+    "12": "the driver's library libnvidia-ml is not found",
+    "18": "the driver and its library have different versions",
+    "999": "the driver answers with an unknown error",
+}
 
 
 class GpuUnavailable(BaseDetector):
@@ -40,7 +48,8 @@ class GpuUnavailable(BaseDetector):
             return
         error = timeline.header.backend_error
         if error is not None and timeline.last_reading_s is None and str(error.code) not in NO_GPU:
-            yield self._signal(error.code, error.text, f"no GPU data: {error.text or error.code}")
+            words = error.text or NVML_WORDS.get(str(error.code), f"NVML code {error.code}")
+            yield self._signal(error.code, error.text, f"no GPU data: {words}")
             return
         owned = timeline.owned
         if not owned or not owned[0].errors or not all(everything_fails(d) for d in owned) or any_lost(timeline):

@@ -10,6 +10,7 @@ from trainbudget.engine.detect.stuck.spin import Spin, spin_of, suspect_ranks
 from trainbudget.engine.timeline import HANG_FLOOR_S, HANG_STEPS
 from trainbudget.engine.tracks.device import IDLE_UTILIZATION
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 _LIMITS = (
     Threshold(name="steps", default=HANG_STEPS, unit="median steps", reason="no batch takes ten times as long as the others"),
@@ -40,7 +41,7 @@ class CollectiveHang(BaseDetector):
             "last_step": "the last step that completed",
         },
         thresholds=_LIMITS,
-        levers=("L35",),
+        levers=(),
         route=Route.PAGE,
         runbook="See what the suspect ranks do (stacks in the run's directory): usually they left the loop early or failed "
         "without a word. Make sure that every rank has the same number of batches. Stop the job: spinning is paid like training.",
@@ -57,7 +58,7 @@ class CollectiveHang(BaseDetector):
         silent_s = timeline.since(since_s)
         yield Signal(
             "collective_hang",
-            summary=f"no step for {silent_s:.0f} s: GPUs spin in a collective at {spin.utilization_ratio:.0%} utilization"
+            summary=f"no step for {silent_s:.0f} s: GPUs spin in a collective at {percent(spin.utilization_ratio)} utilization"
             f"{_power_words(spin)}{_suspect_words(spin)}",
             evidence={
                 "silent_s": round(silent_s, 1),
@@ -102,7 +103,7 @@ class Hang(BaseDetector):
                 reason="at a breakpoint people think for minutes, not for half an hour",
             ),
         ),
-        levers=("L35",),
+        levers=(),
         route=Route.PAGE,
         runbook="Look at the Python stacks in the run's directory (stacks.txt), then at the data loader and, with several ranks, "
         "at which rank is behind. Stop the run when no rank moves: it costs as much as a running one.",
@@ -122,7 +123,7 @@ class Hang(BaseDetector):
             "hang",
             severity=_severity(view, silent_s, utilization),
             summary=f"no step for {silent_s:.0f} s{f', since the {after} ended' if after else ''}, "
-            f"a step takes {timeline.steps.median_s() or 0.0:.2g} s",
+            f"a step takes {duration(timeline.steps.median_s())}",
             evidence={
                 "silent_s": round(silent_s, 1),
                 "limit_s": round(timeline.hang_after_s, 1),

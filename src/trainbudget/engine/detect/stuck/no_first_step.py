@@ -41,7 +41,7 @@ class NoFirstStep(BaseDetector):
                 reason="a phase that announced itself, or a resume, has said what it does: it is given three times as long",
             ),
         ),
-        levers=("L35",),
+        levers=(),
         route=Route.PAGE,
         runbook="Look at the Python stacks: a rendezvous that waits for a rank, a lock on the data set's cache, a download. "
         "Nothing is computed, everything is paid.",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 
 class CommunicationBound(BaseDetector):
@@ -45,8 +46,13 @@ class CommunicationBound(BaseDetector):
         timeline = view.timeline
         if timeline.world_size < 2 and len(timeline.owned) < 2:
             return
+        last = timeline.last_step
+        if last is None or not last.event.communication_s:
+            return
         shares = timeline.step_shares.current()
-        if shares is None or not timeline.run.training or shares.communication_ratio is None or "straggler" in view.raised:
+        if shares is None or shares.communication_ratio is None:
+            return
+        if not timeline.run.training or "straggler" in view.raised:
             return
         ratio = shares.communication_ratio
         if ratio < view.limit(self.record, "info_ratio"):
@@ -54,7 +60,7 @@ class CommunicationBound(BaseDetector):
         yield Signal(
             "communication_bound",
             severity=Severity.WARNING if ratio >= view.limit(self.record, "warning_ratio") else Severity.INFO,
-            summary=f"exchange between ranks takes {ratio:.0%} of each step ({ratio * shares.step_s:.2g} s) and hides nothing",
+            summary=f"exchange between ranks takes {percent(ratio)} of each step ({duration(ratio * shares.step_s)}), unhidden",
             evidence={
                 "communication_ratio": round(ratio, 3),
                 "communication_s": round(ratio * shares.step_s, 4),

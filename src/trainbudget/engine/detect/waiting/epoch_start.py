@@ -9,6 +9,7 @@ from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.run import Epoch
 from trainbudget.engine.tracks.series import median
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 #: Epochs that are compared, the newest ones.
 EPOCHS = 20
@@ -60,12 +61,13 @@ class EpochStartOverhead(BaseDetector):
         starts = _starts(timeline)
         if len(starts) < LEAST_STARTS:
             return
-        lengths = _lengths(timeline, starts)
-        epoch_s = median(lengths)
+        start_s = median([e.first_wait_s or 0.0 for e in starts])
+        if start_s is None or start_s < view.limit(self.record, "least_s"):
+            return
+        epoch_s = median(_lengths(timeline, starts))
         shares = timeline.step_shares.current()
         usual_s = (shares.wait_median_s if shares is not None else None) or 0.0
-        start_s = median([e.first_wait_s or 0.0 for e in starts])
-        if epoch_s is None or start_s is None or epoch_s <= 0.0:
+        if epoch_s is None or epoch_s <= 0.0:
             return
         extra_s = start_s - usual_s
         ratio = extra_s / epoch_s
@@ -77,7 +79,7 @@ class EpochStartOverhead(BaseDetector):
         yield Signal(
             "epoch_start_overhead",
             severity=Severity.WARNING if ratio >= view.limit(self.record, "warning_ratio") else Severity.INFO,
-            summary=f"each epoch begins with {start_s:.2g} s of waiting, {ratio:.0%} of its {epoch_s:.3g} s",
+            summary=f"each epoch begins with {duration(start_s)} of waiting, {percent(ratio)} of its {duration(epoch_s)}",
             evidence={
                 "start_wait_s": round(start_s, 3),
                 "usual_wait_s": round(usual_s, 4),
@@ -104,7 +106,7 @@ def _starts(timeline: Timeline) -> list[Epoch]:
 
 
 def _lengths(timeline: Timeline, epochs: list[Epoch]) -> list[float]:
-    """Seconds of the epochs (newest first) that are over: until their end or, where nobody said it, until the next one's begin."""
+    """Seconds of the epochs (newest first) that are over: until their end or, where nobody said it, until the next begin."""
     out = []
     later_s: float | None = None
     for epoch in epochs:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 #: Pauses are judged over this time; a few steps at least.
 WINDOW_S = 300.0
@@ -35,7 +36,7 @@ class GcPause(BaseDetector):
             ),
             Threshold(name="warning_ratio", default=0.10, unit="ratio", reason="a tenth of the money for one line of code"),
         ),
-        levers=("L32",),
+        levers=("L45",),
         route=Route.WEEKLY,
         runbook="Call gc.freeze() after the model is built, or gc.disable() and a gc.collect() every few hundred steps at the "
         "same step on all ranks: ranks that collect at different steps wait for one another.",
@@ -63,8 +64,8 @@ class GcPause(BaseDetector):
         yield Signal(
             "gc_pause",
             severity=Severity.WARNING if ratio >= view.limit(self.record, "warning_ratio") else Severity.INFO,
-            summary=f"garbage collection takes {ratio:.0%} of the time: {count} pauses in {whole_s / 60:.0f} min, "
-            f"up to {longest_s:.2g} s",
+            summary=f"garbage collection takes {percent(ratio)} of the time: {count} pauses in {duration(whole_s)}, "
+            f"up to {duration(longest_s)}",
             evidence={
                 "ratio": round(ratio, 4),
                 "count": count,

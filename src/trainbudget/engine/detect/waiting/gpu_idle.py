@@ -32,7 +32,7 @@ class GpuIdle(BaseDetector):
             Threshold(name="for_s", default=600.0, unit="s", reason="evaluations and checkpoint uploads take minutes"),
             Threshold(name="critical_s", default=1800.0, unit="s", reason="half an hour is nobody's pause"),
         ),
-        levers=("L35",),
+        levers=(),
         route=Route.TICKET,
         runbook="See what the process does (py-spy dump, stacks.txt). Nothing is computed, everything is paid.",
     )

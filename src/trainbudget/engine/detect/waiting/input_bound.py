@@ -10,6 +10,7 @@ from trainbudget.engine.detect.waiting.input_cause import InputEvidence, cause_o
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.step_shares import StepShares
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 #: A second epoch whose wait is below this share of the first one's read from a cache that the first one had filled.
 WARM_RATIO = 1.0 / 3.0
@@ -58,15 +59,20 @@ class InputBound(BaseDetector):
 
     def __init__(self) -> None:
         self._first_epoch_wait_s: float | None = None  # mean wait in the first epoch, while its cause is open
+        self._sums_s = (0.0, 0.0)  # waits and steps of the run at the last look
+        self._waiting = False  # the last full look saw a wait
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
+        if not self._worth(view):
+            return
         shares = timeline.step_shares.current()
         if shares is None or shares.wait_ratio is None or shares.wait_s is None:
             return
         if self._first_epoch_wait_s is not None:
             yield from self._cold_cache(view, shares)
-        if shares.wait_ratio < view.limit(self.record, "info_ratio") or not timeline.run.training:
+        self._waiting = shares.wait_ratio >= view.limit(self.record, "info_ratio")
+        if not self._waiting or not timeline.run.training:
             return
         idle = idle_wait_ratio(timeline, shares)
         if idle is None or idle[0] < view.limit(self.record, "info_ratio"):
@@ -84,6 +90,15 @@ class InputBound(BaseDetector):
             cause = None  # the second epoch is about to tell a cold cache from a slow disk
         yield self._signal(view, shares, evidence, cause=cause, ratio=ratio, assumed=assumed)
 
+    def _worth(self, view: View) -> bool:
+        """Whether the window is worth a full look: while a wait is known, or when the time since the last look shows one."""
+        steps = view.timeline.steps
+        wait_s, step_s = steps.wait_sum_s - self._sums_s[0], steps.step_sum_s - self._sums_s[1]
+        self._sums_s = (steps.wait_sum_s, steps.step_sum_s)
+        if self._waiting or self._first_epoch_wait_s is not None:
+            return True
+        return wait_s > 0.0 and wait_s >= 0.5 * view.limit(self.record, "info_ratio") * (wait_s + step_s)
+
     def _signal(
         self, view: View, shares: StepShares, evidence: InputEvidence, *, cause: str | None, ratio: float, assumed: bool
     ) -> Signal:
@@ -92,7 +107,8 @@ class InputBound(BaseDetector):
             "input_bound",
             cause=cause,
             severity=Severity.WARNING if warning else Severity.INFO,
-            summary=f"the GPU waits for data {ratio:.0%} of the time ({shares.wait_s or 0.0:.2g} s before each step)",
+            summary=f"{'the GPU' if view.timeline.gpus else 'training'} waits for data {percent(ratio)} of the time "
+            f"({duration(shares.wait_s or 0.0)} before each step)",
             evidence={
                 "wait_ratio": round(ratio, 4),
                 "wait_s": round(shares.wait_s or 0.0, 4),

@@ -9,6 +9,7 @@ from trainbudget.engine.detect.devices import steps_utilization
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.step_shares import StepShares
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Above this share the wait for data is the cause, not the launches.
 WAIT_RATIO = 0.10
@@ -70,6 +71,8 @@ class LaunchBound(BaseDetector):
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
+        if self._busy_now(view):
+            return
         shares = timeline.step_shares.current()
         if shares is None or not timeline.owned or not timeline.run.training:
             return
@@ -87,7 +90,7 @@ class LaunchBound(BaseDetector):
         yield Signal(
             "launch_bound",
             severity=Severity.WARNING if sure and idle >= view.limit(self.record, "warning_ratio") else Severity.INFO,
-            summary=f"the GPU is idle in {idle:.0%} of each step although no data is missing: the host launches too slowly",
+            summary=f"the GPU idles {percent(idle)} of each step with its data at hand: the host launches too slowly",
             evidence={
                 "idle_ratio": round(idle, 3),
                 "step_time_s": shares.step_s,
@@ -95,6 +98,17 @@ class LaunchBound(BaseDetector):
                 "wait_ratio": None if shares.wait_ratio is None else round(shares.wait_ratio, 4),
             },
         )
+
+    def _busy_now(self, view: View) -> bool:
+        """Whether the newest step, else the last minute, was busy enough: in a run bound by launches every step is idle."""
+        last = view.timeline.last_step
+        if last is None:
+            return True
+        enough = 1.0 - view.limit(self.record, "info_ratio")
+        if last.busy_s is not None:
+            return last.busy_s >= enough * last.duration_s
+        values = [d.utilization_last_minute() for d in view.timeline.owned]
+        return any(v is not None and v >= enough for v in values)
 
 
 def _idle_ratio(timeline: Timeline, shares: StepShares) -> float | None:

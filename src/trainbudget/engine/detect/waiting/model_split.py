@@ -9,6 +9,7 @@ from trainbudget.engine.detect.devices import mean_utilization
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Readings by which two devices are compared, and how opposed they must be: beyond five standard errors of a correlation of
 #: nothing (1 / sqrt(n)), which independent devices do not reach in years of looking.
@@ -76,7 +77,7 @@ class NaiveModelParallel(BaseDetector):
             return
         yield Signal(
             "naive_model_parallel",
-            summary=f"{len(devices)} GPUs work one after another: together {whole:.0%} of one",
+            summary=f"{len(devices)} GPUs work one after another: together {percent(whole)} of one",
             evidence={
                 "sum_of_utilization": round(whole, 3),
                 "utilization_ratios": [round(u, 3) for u in means],

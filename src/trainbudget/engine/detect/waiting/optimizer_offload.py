@@ -9,6 +9,7 @@ from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.devices import steps_utilization
 from trainbudget.engine.tracks.step_shares import StepShares
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration, percent
 
 
 class OptimizerOffload(BaseDetector):
@@ -47,10 +48,13 @@ class OptimizerOffload(BaseDetector):
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
+        last = timeline.last_step
+        if last is None or (not last.event.optimizer_s and not self._configured(view)):
+            return
         shares = timeline.step_shares.current()
         if shares is None or not timeline.run.training:
             return
-        configured = offload_configured(timeline.header.settings or {}, timeline.model.optimizer if timeline.model else None)
+        configured = self._configured(view)
         optimizer = shares.optimizer_ratio
         limit = view.limit(self.record, "ratio")
         if (optimizer is None or optimizer < limit) and not configured:
@@ -66,13 +70,20 @@ class OptimizerOffload(BaseDetector):
         yield Signal(
             "optimizer_offload",
             severity=Severity.WARNING if wasted >= view.limit(self.record, "warning_ratio") else Severity.INFO,
-            summary=f"the GPU waits {wasted:.0%} of each step for an optimizer on the CPU ({wasted * shares.step_s:.3g} s)",
+            summary=f"the GPU waits {percent(wasted)} of each step for an optimizer on the CPU "
+            f"({duration(wasted * shares.step_s)})",
             evidence={
                 "optimizer_ratio": None if optimizer is None else round(optimizer, 3),
                 "idle_ratio": round(idle, 3),
                 "step_time_s": shares.step_s,
                 "offload_configured": configured,
             },
+        )
+
+    def _configured(self, view: View) -> bool:
+        timeline = view.timeline
+        return offload_configured(
+            timeline.header.settings or {}, timeline.model.optimizer if timeline.model is not None else None
         )
 
 

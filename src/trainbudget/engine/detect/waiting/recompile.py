@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.tracks.spikes import COMPILE_FIRST_S, IDLE_SHARE, SPIKE_RATIO, SPIKE_S, Spike, is_recompile
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import duration
 
 #: A recompilation is news for this long.
 RECENT_S = 600.0
@@ -40,7 +41,7 @@ class Recompile(BaseDetector):
             Threshold(name="warning_count", default=3.0, unit="spikes", reason="one new shape happens, a series does not end"),
             Threshold(name="warning_ratio", default=0.05, unit="ratio", reason="a twentieth of the time is worth fixed shapes"),
         ),
-        levers=("L15",),
+        levers=("L46",),
         route=Route.TICKET,
         runbook="Keep shapes constant: drop the last batch, pad to a few lengths, mark dimensions dynamic "
         "(torch._dynamo.mark_dynamic). TORCH_LOGS=recompiles tells which guard failed.",
@@ -63,7 +64,7 @@ class Recompile(BaseDetector):
         yield Signal(
             "recompile",
             severity=Severity.WARNING if many or often else Severity.INFO,
-            summary=f"step {newest.step} took {newest.duration_s:.3g} s instead of {newest.usual_s:.2g}: "
+            summary=f"step {newest.step} took {duration(newest.duration_s)} instead of {duration(newest.usual_s)}: "
             f"something was compiled again{f' ({len(found)} times in ten minutes)' if len(found) > 1 else ''}",
             evidence={
                 "step": newest.step,

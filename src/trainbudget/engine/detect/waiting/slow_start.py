@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.timeline import Timeline
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import percent
 
 #: Phases that start-up is made of.
 PARTS = frozenset({"import", "preprocess", "load", "compile"})
@@ -73,7 +74,7 @@ class SlowStart(BaseDetector):
             "slow_start",
             severity=Severity.WARNING if seconds >= view.limit(self.record, "warning_s") else Severity.INFO,
             summary=f"{seconds / 60:.0f} min {'until' if first_s is not None else 'so far without'} the first step"
-            + (f", {seconds / planned:.0%} of the planned run" if planned else ""),
+            + (f", {percent(seconds / planned)} of the planned run" if planned else ""),
             evidence={
                 "startup_s": round(seconds, 1),
                 "planned_run_s": planned,

@@ -10,6 +10,7 @@ from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import CONTEXT_BYTES, DeviceTrack
 from trainbudget.engine.tracks.steps import MIN_STEPS
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
+from trainbudget.quantities import money
 
 
 class UnusedGpu(BaseDetector):
@@ -58,7 +59,7 @@ class UnusedGpu(BaseDetector):
             price = timeline.price.per_gpu_hour if timeline.price is not None else None
             currency = timeline.price.currency if timeline.price is not None else None
             used = device.last.memory_used_bytes if device.last is not None else None
-            cost = f", {price:.2f} {currency or ''} an hour".rstrip() if price is not None else ""
+            cost = f", {money(price, currency)} an hour" if price is not None else ""
             yield Signal(
                 "unused_gpu",
                 gpu=device.index,
