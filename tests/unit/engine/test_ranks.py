@@ -103,9 +103,9 @@ def test_words_from_before_training_do_not_count():
 
 
 def test_imbalance():
-    found = one(minimal.rank_imbalance(), "rank_imbalance")
+    found = one(minimal.rank_imbalance(0.5), "rank_imbalance")
     assert found.severity is Severity.WARNING
-    assert found.evidence["excess_ratio"] == pytest.approx(0.4, abs=0.04)
+    assert found.evidence["excess_ratio"] == pytest.approx(0.5, abs=0.04)
     assert "straggler" not in codes(minimal.rank_imbalance())
     assert one(minimal.rank_imbalance(0.2), "rank_imbalance").severity is Severity.INFO
     assert "rank_imbalance" not in codes(minimal.rank_imbalance(0.1))
