@@ -53,8 +53,6 @@ class OomPredicted(BaseDetector):
         run = view.timeline.run
         if run.end is not None or (run.session is not None and (run.session.steps > 0 or not run.training)):
             return
-        if run.session is None and run.sessions:
-            return
         for device in view.timeline.owned:
             signal = next(self._signals(device, view), None)
             if signal is not None:
