@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -144,6 +145,33 @@ def test_counters_that_are_never_reset_serve_as_well():
             highest = max(highest, event.peak_allocated_bytes)
             event.peak_allocated_bytes, event.peak_since = highest, "process"
     assert one(events, "oom_forecast").forecast.at_step == pytest.approx(251, rel=0.03)
+
+
+def test_lines_taken_at_any_moment_show_their_floor():
+    """A sampler that knows nothing of steps sees the middle of them: only the lowest of several lines is at rest."""
+    draw = random.Random(4)
+    build = card(budget={"steps_total": 1000}).start()
+    for n in range(1, 200):
+        for part in range(4):
+            rest = 10 + n * 0.1
+            hold(build, rest + (0.0 if part == 0 else draw.uniform(0.0, 8.0)), rest + 8.0).wait(0.25)
+            build.events.append(Allocator(t_s=build.t, gpu=0, at="sample", **build.allocator[0]))
+        build.step = n
+        build.events.append(Step(t_s=build.t, step=n, start_s=build.t - 1.0))
+    found = one(build.end("interrupted"), "oom_forecast")
+    assert found.forecast.at_step == pytest.approx((39.55 - 18) / 0.1, rel=0.05)
+
+
+def test_a_calm_run_whose_lines_are_taken_at_any_moment_is_silent():
+    draw = random.Random(4)
+    build = card(budget={"steps_total": 1000}).start()
+    for n in range(1, 300):
+        for _ in range(3):
+            hold(build, 10 + draw.uniform(0.0, 8.0), 18.0).wait(0.33)
+            build.events.append(Allocator(t_s=build.t, gpu=0, at="sample", **build.allocator[0]))
+        build.step = n
+        build.events.append(Step(t_s=build.t, step=n, start_s=build.t - 1.0))
+    assert loud(build.end()) == []
 
 
 def test_unified_memory_is_limited_by_the_host():
