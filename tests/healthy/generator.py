@@ -480,7 +480,8 @@ class Hour:
 
     def _rank(self, rank: int, at: float) -> Rank:
         s, dice = self.s, self.dice
-        usual = statistics.median(self.lately) * dice.uniform(0.98, 1.02)
+        # Every rank draws batches of its own; only a sampler that sorts gives them the same lengths at the same time.
+        usual = (self.lately[-1] if s.lengths == "sorted" else statistics.median(self.lately)) * dice.uniform(0.98, 1.02)
         return Rank(
             t_s=at,
             rank=rank,
