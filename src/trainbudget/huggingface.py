@@ -169,18 +169,17 @@ class TrainBudgetCallback(TrainerCallback):
         if trainer is None:
             return
         self._wrapped = [wrapper for wrapper in self._wrapped if wrapper.owned]
-        for method, phase in _PHASE_METHODS.items():
-            self._wrap(trainer, method, functools.partial(self._as_phase, phase))
-        for method in ("train", "_inner_training_loop"):
-            self._wrap(trainer, method, functools.partial(self._watched, method, args))
-        self._wrap(trainer, "training_step", functools.partial(self._keeping_loss, args))
-        self._wrap(trainer, "get_batch_samples", self._as_wait)
-        self._find_a_place(trainer.callback_handler)
-
-    def _wrap(self, trainer: Any, method: str, around: Callable[..., Any]) -> None:
-        wrapper = put_around(trainer, method, around)
+        around: dict[str, Callable[..., Any]] = {
+            "train": functools.partial(self._watched, args, "train"),
+            "_inner_training_loop": functools.partial(self._watched, args, "_inner_training_loop"),
+            "training_step": functools.partial(self._keeping_loss, args),
+            "get_batch_samples": self._as_wait,
+            **{method: functools.partial(self._as_phase, phase) for method, phase in _PHASE_METHODS.items()},
+        }
+        wrapper = put_around(trainer, around, key=self)
         if wrapper is not None:
             self._wrapped.append(wrapper)
+        self._find_a_place(trainer.callback_handler)
 
     def _find_a_place(self, handler: Any) -> None:
         """Numbers for trackers must be in the logs before the trackers' callbacks see them, and out again before the

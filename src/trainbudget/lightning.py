@@ -83,10 +83,9 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
             return
         monitor.identify(name=_name_of(trainer), framework="lightning", settings=_settings_of(trainer))
         monitor.start()
-        self._wrap(trainer.strategy, "save_checkpoint", functools.partial(self._as_phase, "save"))
-        for callback in trainer.callbacks:
-            for search in _SEARCHES:  # tuners call these with the callbacks taken away: no hook tells of their steps
-                self._wrap(callback, search, functools.partial(self._as_phase, "trial"))
+        self._stand_around(trainer.strategy, "save_checkpoint", phase="save")
+        for callback in trainer.callbacks:  # tuners train with the callbacks taken away: no hook tells of their steps
+            self._stand_around(callback, *_SEARCHES, phase="trial")
 
     @hook
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -204,8 +203,8 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
             loop._data_fetcher = _TimedFetcher(fetcher, self.monitor)
             self._timed = True
 
-    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        wrapper = put_around(owner, name, around)
+    def _stand_around(self, owner: Any, *names: str, phase: str) -> None:
+        wrapper = put_around(owner, dict.fromkeys(names, functools.partial(self._as_phase, phase)), key=self)
         if wrapper is not None:
             self._wrapped.append(wrapper)
 

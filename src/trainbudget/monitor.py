@@ -474,10 +474,8 @@ class Monitor:
     @harmless
     def exception(self, error: BaseException) -> None:
         """Training was left by an exception or Ctrl-C. An out-of-memory error becomes an `oom` moment with its numbers."""
-        if getattr(error, "_trainbudget_seen", False):
+        if not _first_time(error, "_trainbudget_seen"):
             return
-        with suppress(AttributeError):  # an exception with slots: at worst it is told twice
-            error._trainbudget_seen = True  # type: ignore[attr-defined]
         self._training = False
         self._drop_references()
         if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code):
@@ -493,6 +491,8 @@ class Monitor:
     @harmless
     def out_of_memory(self, error: BaseException) -> None:
         """An out-of-memory error, whether or not training survives it (batch-size finders retry)."""
+        if not _first_time(error, "_trainbudget_oom"):
+            return
         self._read_allocators("phase")
         message = str(error)
         said = parse_oom(message)
@@ -567,6 +567,15 @@ class Monitor:
 def _event(t_s: float, name: str, **detail: Any) -> Event:
     known = {key: value for key, value in detail.items() if value is not None}
     return Event(t_s=t_s, event=name, detail=known or None)
+
+
+def _first_time(error: BaseException, mark: str) -> bool:
+    """Whether this error object is told for the first time: it passes several of our places on its way out."""
+    if getattr(error, mark, False):
+        return False
+    with suppress(AttributeError):  # an exception with slots: at worst it is told twice
+        setattr(error, mark, True)
+    return True
 
 
 def _fresh(arguments: Mapping[str, Any]) -> Monitor:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -29,28 +28,10 @@ def hook(method: _F) -> _F:
 
 
 class Around:
-    """Stands in for `owner.name` on the instance and calls `around(method, *args, **kwargs)`.
+    """Methods of one object that are stood around; `take_off` ends it."""
 
-    The owner is held weakly: an instance that holds its own bound method would free its GPU memory late. Pickled or
-    deep-copied with its owner it stays around the copy's method.
-    """
-
-    def __init__(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        self._owner = weakref.ref(owner)
-        self._name, self._around = name, around
-        self._before = owner.__dict__.get(name)
-        functools.update_wrapper(self, getattr(type(owner), name, None) or self._before, updated=())
-        self.__dict__.pop("__wrapped__", None)
-        with suppress(TypeError, ValueError):
-            self.__signature__ = inspect.signature(getattr(owner, name))  # frameworks look at parameters
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._around(self._method(), *args, **kwargs)
-
-    def _method(self) -> Callable[..., Any]:
-        if self._before is not None:
-            return self._before  # type: ignore[no-any-return]
-        return getattr(type(self._owner()), self._name).__get__(self._owner())  # type: ignore[no-any-return]
+    def __init__(self, owner: Any, plain: type) -> None:
+        self._owner, self._plain, self._mine = weakref.ref(owner), plain, type(owner)
 
     @property
     def owned(self) -> bool:
@@ -60,25 +41,42 @@ class Around:
     def take_off(self) -> None:
         """Leave the owner as it was found, unless somebody has stood around us since."""
         owner = self._owner()
-        if owner is None or owner.__dict__.get(self._name) is not self:
-            return
-        if self._before is not None:
-            setattr(owner, self._name, self._before)
-        else:
-            owner.__dict__.pop(self._name, None)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"owner": self._owner(), "name": self._name, "around": self._around, "before": self._before}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        owner, self._name, self._around, self._before = state["owner"], state["name"], state["around"], state["before"]
-        self._owner = weakref.ref(owner)
+        if owner is not None and type(owner) is self._mine:
+            owner.__class__ = self._plain
 
 
-def put_around(owner: Any, name: str, around: Callable[..., Any]) -> Around | None:
-    """Stand around `owner.name`; None where there is no such method, or where this has been done already."""
-    if not callable(getattr(owner, name, None)) or isinstance(owner.__dict__.get(name), Around):
+def put_around(owner: Any, around: Mapping[str, Callable[..., Any]], *, key: object) -> Around | None:
+    """From now on `owner.NAME(...)` calls `around[NAME](method, ...)`, where there is such a method.
+
+    The owner gets a class of its own, derived from its own and of the same name. A wrapper in its `__dict__` would have to
+    hold it, and an object that holds itself gives its GPU memory back late.
+
+    Args:
+        key: for whom; the same one does not stand around twice (None is the answer then).
+    """
+    plain = type(owner)
+    if any(vars(base).get("_stood_around_for") is key for base in plain.__mro__):
         return None
-    wrapper = Around(owner, name, around)
-    owner.__dict__[name] = wrapper
-    return wrapper
+    methods = {name: _method(getattr(plain, name), act) for name, act in around.items() if callable(getattr(plain, name, None))}
+    if not methods:
+        return None
+    namespace = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
+    marks = {"_stood_around_for": key, "__reduce_ex__": _reduce_as_found}
+    owner.__class__ = type(plain)(plain.__name__, (plain,), {**namespace, **marks, **methods})
+    return Around(owner, plain)
+
+
+def _method(function: Callable[..., Any], act: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return act(functools.partial(function, self), *args, **kwargs)
+
+    return method
+
+
+def _reduce_as_found(self: Any, protocol: Any) -> Any:
+    """Pickled and copied as an object of the class that everybody knows."""
+    found = next(base for base in type(self).__mro__ if "_stood_around_for" not in vars(base))
+    twin = found.__new__(found)
+    twin.__dict__.update(self.__dict__)
+    return found.__reduce_ex__(twin, protocol)
