@@ -112,13 +112,14 @@ class OomForecast(BaseDetector):
 
     def _signal(self, device: DeviceTrack, met: Meeting, evidence: dict[str, object], view: View, timeline: Timeline) -> Signal:
         soon = met.ahead_s is not None and met.ahead_s <= view.limit(self.record, "critical_s")
-        left = met.at_step - (timeline.run.last_step or 0)
-        when = f" in about {duration(met.ahead_s)}" if met.ahead_s is not None else ""
+        now_step = timeline.run.last_step or 0
+        when = f" (about {duration(met.ahead_s)})" if met.ahead_s is not None else ""
+        # Counted from a step, not from "now": the sentence is read again after the run.
         return Signal(
             "oom_forecast",
             gpu=device.index,
             severity=Severity.CRITICAL if soon else Severity.WARNING,
-            summary=f"out of memory{when}, at step {met.at_step:.0f} ({left:.0f} steps from now)",
+            summary=f"out of memory at step {met.at_step:.0f}, {met.at_step - now_step:.0f} steps{when} after step {now_step}",
             evidence=evidence,
             forecast=met.forecast,
         )
