@@ -343,7 +343,7 @@ class Ledger:
         total = 0.0
         for _, seconds in parts:
             total += seconds
-        if total <= 0.0:
+        if total <= 1e-9:  # nothing to share by: less than any clock can tell apart
             self._put("other", rest, used, unused)
             return
         scale = rest / total

@@ -47,8 +47,12 @@ def rank_views(timeline: Timeline) -> list[RankView]:
         return []
     begun_s = session.first_step_end_s
     views = [v for t in timeline.ranks.values() if t.rank != timeline.rank and (v := _of_words(t, begun_s)) is not None]
-    own = _own(timeline)
-    return [*views, own] if own is not None and views else views
+    if not views:
+        return views
+    # Batches sorted by length make steps drift: only what was done at the same time compares.
+    since_s = min(_since_s(t, begun_s) for t in timeline.ranks.values() if t.rank != timeline.rank)
+    own = _own(timeline, since_s)
+    return [*views, own] if own is not None else views
 
 
 def last_spread_s(timeline: Timeline) -> float:
@@ -78,9 +82,18 @@ def last_clock_ratio(timeline: Timeline) -> float:
 
 
 def _of_words(track: RankTrack, begun_s: float) -> RankView | None:
-    words = [w for w in track.window if w.t_s >= begun_s and w.step and (w.state is None or w.state == "running")][-WORDS:]
-    if len(words) < LEAST_WORDS or words[-1] is not track.last:
-        return None  # too few, or it does not run any more
+    if track.last is None or not _running(track.last):
+        return None
+    words: list[Rank] = []
+    step = 0
+    for word in track.window:
+        # A word without a new step says nothing new: long steps, or a rank that stands still and whose clock sleeps.
+        if word.t_s >= begun_s and word.step is not None and word.step > step and _running(word):
+            step = word.step
+            words.append(word)
+    words = words[-WORDS:]
+    if len(words) < LEAST_WORDS:
+        return None
     waits = _values([_wait(w) for w in words])
     befores = _values([w.pre_collective_s for w in words])
     busy = [w for w in words if w.utilization_ratio is None or w.utilization_ratio >= 0.5]
@@ -98,10 +111,27 @@ def _of_words(track: RankTrack, begun_s: float) -> RankView | None:
     )
 
 
-def _own(timeline: Timeline) -> RankView | None:
+def _since_s(track: RankTrack, begun_s: float) -> float:
+    """When the first of the words that are looked at was said."""
+    told = [w.t_s for w in track.window if w.t_s >= begun_s][-WORDS:]
+    return told[0] if told else begun_s
+
+
+def _running(word: Rank) -> bool:
+    return word.state is None or word.state == "running"
+
+
+def steps_come(timeline: Timeline) -> bool:
+    """Whether steps have come lately: words of ranks that stand still are not compared."""
+    last, step_s = timeline.last_step, timeline.steps.median_s()
+    return last is not None and step_s is not None and timeline.now_s - last.event.t_s <= max(60.0, 3.0 * step_s)
+
+
+def _own(timeline: Timeline, since_s: float) -> RankView | None:
     records = timeline.steps.window()
     if not timeline.steps.enough(records):
         return None
+    records = [r for r in records if r.event.t_s >= since_s]
     waits = _values([r.event.loader_wait_s if r.event.loader_wait_s is not None else r.wait_s for r in records])
     befores = _values([r.event.pre_collective_s for r in records])
     loads = [load for d in timeline.owned if (load := load_of(timeline, d)) is not None]
