@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from trainbudget.events import Rank
 from trainbudget.findings import Severity
 from unit.engine.feeding import findings, loud
 from unit.engine.minimal import ranks as minimal
@@ -81,6 +82,15 @@ def test_straggler_at_any_pace(step_s):
 )
 def test_nobody_is_blamed(events):
     assert codes(events) == set()
+
+
+def test_clocks_of_ranks_that_stand_still_are_asleep():
+    build = minimal.job(lambda rank, round_: {"utilization_ratio": None})
+    for _ in range(11):
+        build.wait(10.0)
+        for rank in (1, 2, 3):
+            build.add(Rank(t_s=build.t, rank=rank, step=build.step, sm_clock_hz=2.1e8 if rank > 1 else 1.41e9))
+    assert "straggler" not in codes(build.end("interrupted", train_end=False))
 
 
 def test_half_of_the_ranks_are_not_an_exception():

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.ranks.words import last_spread_s, rank_views
+from trainbudget.engine.detect.ranks.words import last_spread_s, rank_views, steps_come
 from trainbudget.engine.tracks.series import median
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 from trainbudget.quantities import duration, percent
@@ -51,7 +51,7 @@ class RankImbalance(BaseDetector):
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
-        if timeline.rank != 0 or len(timeline.ranks) < 2 or timeline.stalled_since_s is not None or "straggler" in view.raised:
+        if timeline.rank != 0 or len(timeline.ranks) < 2 or not steps_come(timeline) or "straggler" in view.raised:
             return
         step_s = timeline.steps.median_s()
         if not step_s or last_spread_s(timeline) < 0.5 * view.limit(self.record, "info_ratio") * step_s:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.ranks.words import RankView, last_clock_ratio, last_spread_s, rank_views
+from trainbudget.engine.detect.ranks.words import RankView, last_clock_ratio, last_spread_s, rank_views, steps_come
 from trainbudget.engine.tracks.series import median
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 from trainbudget.quantities import duration, percent
@@ -60,15 +60,15 @@ class Straggler(BaseDetector):
         causes=("input", "clock", "unknown"),
         levers=("L26", "L27"),
         route=Route.TICKET,
-        runbook="input: look at that node's disk, CPU load and loader workers. clock: thermal_throttle and power_cap of that "
-        "card. unknown: compare its share of the data and other processes on its node.",
+        runbook="input: look at that node's disk, CPU load and loader workers. clock: look for thermal_throttle "
+        "and power_cap of that card. unknown: compare its share of the data and other processes on its node.",
     )
     every_s = 15.0
     clear_s = 60.0
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
-        if timeline.rank != 0 or not timeline.ranks or timeline.stalled_since_s is not None:
+        if timeline.rank != 0 or not timeline.ranks or not steps_come(timeline):
             return
         step_s = timeline.steps.median_s()
         if not step_s:

@@ -82,8 +82,8 @@ class Hang(BaseDetector):
         severity=Severity.CRITICAL,
         title="Training has stopped moving",
         condition="No optimizer step for 10 x the median step or 120 s (twice the first compilation, in a run that compiles), "
-        "whichever is longer, between train_begin and train_end. In a notebook with an idle GPU: info, a warning after 30 "
-        "minutes.",
+        "whichever is longer, between train_begin and train_end. In a notebook with an idle GPU: info "
+        "(notebook_idle says more after 30 minutes).",
         silent="In evaluation, saving, compilation and start-up; after train_end, Ctrl-C or an exception; when the GPU is lost "
         "(gpu_lost) or ranks spin in a collective (collective_hang).",
         evidence={
@@ -94,15 +94,7 @@ class Hang(BaseDetector):
             "after_phase": "the phase that ended last, where no step has come since",
             "suspect_ranks": "ranks that are silent, failed, without work or behind",
         },
-        thresholds=(
-            *_LIMITS,
-            Threshold(
-                name="breakpoint_s",
-                default=1800.0,
-                unit="s",
-                reason="at a breakpoint people think for minutes, not for half an hour",
-            ),
-        ),
+        thresholds=_LIMITS,
         levers=(),
         route=Route.PAGE,
         runbook="Look at the Python stacks in the run's directory (stacks.txt), then at the data loader and, with several ranks, "
@@ -121,7 +113,7 @@ class Hang(BaseDetector):
         after = closed.phase if closed is not None and last is not None and closed.end_s > last.event.t_s else None
         yield Signal(
             "hang",
-            severity=_severity(view, silent_s, utilization),
+            severity=_severity(view, utilization),
             summary=f"no step for {silent_s:.0f} s{f', since the {after} ended' if after else ''}, "
             f"a step takes {duration(timeline.steps.median_s())}",
             evidence={
@@ -135,13 +127,11 @@ class Hang(BaseDetector):
         )
 
 
-def _severity(view: View, silent_s: float, utilization: float | None) -> Severity:
-    """In a notebook an idle GPU in mid-loop may be somebody at a breakpoint: a note at first, a warning after half an hour."""
+def _severity(view: View, utilization: float | None) -> Severity:
+    """In a notebook an idle GPU in mid-loop may be somebody at a breakpoint: a note, until notebook_idle says more."""
     host = view.timeline.header.host
     at_breakpoint = host is not None and host.interactive is True and utilization is not None and utilization < IDLE_UTILIZATION
-    if not at_breakpoint:
-        return Severity.CRITICAL
-    return Severity.WARNING if silent_s >= view.limit(Hang.record, "breakpoint_s") else Severity.INFO
+    return Severity.INFO if at_breakpoint else Severity.CRITICAL
 
 
 def _power_words(spin: Spin) -> str:

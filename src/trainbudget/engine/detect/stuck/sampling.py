@@ -31,7 +31,7 @@ class SamplerStalled(BaseDetector):
             ),
         ),
         route=Route.TICKET,
-        runbook="A driver query is blocked. Look for hung nvidia-smi processes and Xid messages; training itself may be fine.",
+        runbook="Look for hung nvidia-smi processes and Xid messages: a driver query is blocked, training itself may be fine.",
     )
 
     def check(self, view: View) -> Iterable[Signal]:

@@ -57,7 +57,8 @@ class NotebookIdle(BaseDetector):
         family="waiting",
         severity=Severity.WARNING,
         title="A notebook holds an idle GPU",
-        condition="30 minutes after the last training in an interactive session it holds GPU memory at below 5 % utilization.",
+        condition="30 minutes after the last training, or the last step, in an interactive session it holds GPU memory at "
+        "below 5 % utilization.",
         silent="While a cell trains; in pauses shorter than that; where utilization or memory is unknown.",
         evidence=_EVIDENCE,
         thresholds=(
@@ -83,11 +84,17 @@ def _interactive(timeline: Timeline) -> bool:
     return told if told is not None else timeline.run.left_how == "interrupt"
 
 
+def _left_alone_s(timeline: Timeline) -> float | None:
+    """Since when a loop in a notebook stands still: a cell may end, or wait at a breakpoint, without any word of it."""
+    told = timeline.header.host.interactive if timeline.header.host is not None else None
+    return timeline.stalled_since_s if told is True else None
+
+
 def _held(code: str, view: View, limit_s: float, words: str) -> Iterable[Signal]:
     timeline = view.timeline
     run = timeline.run
-    left_s = run.left_s
-    if run.training or left_s is None or run.open or timeline.now_s - left_s < limit_s or timeline.since(left_s) < limit_s:
+    left_s = run.left_s if not run.training else _left_alone_s(timeline)
+    if left_s is None or run.open or timeline.now_s - left_s < limit_s or timeline.since(left_s) < limit_s:
         return
     idle = [d for d in timeline.owned if d.idle_since_s is not None and _holds(d) and fresh(timeline, d)]
     waits = [timeline.since(max(left_s, d.idle_since_s or left_s)) for d in idle]

@@ -35,7 +35,7 @@ class UnusedGpu(BaseDetector):
                 name="for_s", default=120.0, unit="s", reason="a card that joins in only later does so with the first steps"
             ),
         ),
-        levers=("L36", "L35"),
+        levers=("L35",),
         route=Route.TICKET,
         runbook="Use it (torchrun --nproc_per_node, devices=) or do not ask for it (CUDA_VISIBLE_DEVICES, a smaller "
         "instance). If it is the only one, the model was not moved to it.",
