@@ -209,10 +209,11 @@ class Projection:
 
 
 def project(timeline: Timeline, cost_so_far: float | None) -> Projection | None:
-    """The run's end from its recent pace, or None: no steps yet, no known total, still warming up.
+    """The run's end from its pace, or None: no steps yet, no known total, still warming up.
 
-    The pace is wall time per step over the whole steady part so far, so that evaluations, saves and waits to come are in
-    it at their share so far.
+    The pace of a step is the slower of today's (the window) and the whole run's, both without evaluations and saves;
+    those come on top at their share of the whole run so far. (Within a window they come and go: a projection with them
+    in it would jump at each evaluation.)
     """
     left = timeline.steps_left
     track = timeline.steps
@@ -222,27 +223,30 @@ def project(timeline: Timeline, cost_so_far: float | None) -> Projection | None:
     records = track.window()
     if not track.enough(records):
         return None
-    recent = _pace(records[0].end_s, records[-1].end_s, sum(r.count for r in records[1:]))
-    first_s, first_step = session.first_step_end_s, track.session_steps
-    whole = _pace(timeline.wall_s(first_s), records[-1].end_s, first_step - 1) if first_s is not None else None
+    newest_s = records[-1].end_s
+    recent = _pace(newest_s - records[0].end_s - sum(r.phase_s for r in records[1:]), sum(r.count for r in records[1:]))
     if recent is None:
         return None
-    # Phases come at intervals longer than the window: the whole run knows their share, the window knows today's speed.
-    pace = recent if whole is None else max(recent, whole) if left > 0 else recent
-    elapsed = timeline.wall_s() - timeline.started_s
+    first_s, steps = session.first_step_end_s, track.session_steps - 1
+    phases_s = sum(share.total_s for share in timeline.shares.kinds.values())
+    whole = None if first_s is None else _pace(newest_s - timeline.wall_s(first_s) - phases_s, steps)
+    phases = phases_s / steps if steps > 0 else 0.0
     low, high = min(recent, whole or recent), max(recent, whole or recent)
+    pace = high + phases
+    elapsed = timeline.wall_s() - timeline.started_s
     spread = 1.0 + 0.5 / math.sqrt(len(records))
     run_s = elapsed + left * pace
     rate = _cost_rate_per_s(timeline)
     to_cost = (lambda s: None) if rate is None or cost_so_far is None else (lambda s: cost_so_far + (s - elapsed) * rate)
-    run_low, run_high = elapsed + left * low / spread, elapsed + left * high * spread
+    run_low, run_high = elapsed + left * (low / spread + phases), elapsed + left * (high * spread + phases)
     return Projection(
         run_s, run_low, run_high, timeline.now_s + left * pace, pace, to_cost(run_s), to_cost(run_low), to_cost(run_high)
     )
 
 
-def _pace(begin_s: float, end_s: float, steps: int) -> float | None:
-    return (end_s - begin_s) / steps if steps > 0 and end_s > begin_s else None
+def _pace(span_s: float, steps: int) -> float | None:
+    """Seconds a step, or None where there is nothing to divide."""
+    return span_s / steps if steps > 0 and span_s > 0.0 else None
 
 
 def _cost_rate_per_s(timeline: Timeline) -> float | None:
