@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainbudget.engine.engine import Engine
-from trainbudget.events import BudgetFact, Event, Header, Phase, Price, Step
+from trainbudget.events import BudgetFact, Event, Header, Phase, Price, Step, Tick
 
 
 def test_projection_is_steady_through_evaluations() -> None:
@@ -19,6 +19,8 @@ def test_projection_is_steady_through_evaluations() -> None:
         engine.feed(Step(t_s=t_s + 1.0, step=step, start_s=t_s, data_wait_s=0.0))
         t_s += 1.0
         if step % 200 == 0:
+            for tick in range(1, 12):
+                engine.feed(Tick(t_s=t_s + 5.0 * tick))
             engine.feed(Phase(t_s=t_s + 60.0, phase="eval", start_s=t_s))
             t_s += 60.0
         if step > 500 and step % 20 == 0:
