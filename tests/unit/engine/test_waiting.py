@@ -207,6 +207,14 @@ def test_recompile(events):
     assert loud(events) == []
 
 
+def test_the_compilers_counter_is_read_after_the_fact():
+    """No GPU, so no idleness: the counter alone tells, some steps later."""
+    build = Build().start().steps(60, 0.5)
+    build.steps(1, 20.0, wait_s=0.0).steps(5, 0.5)
+    build.add(Progress(t_s=build.t, recompiles=3.0))
+    assert one(build.steps(60, 0.5).end(), "recompile").evidence["step"] == 61
+
+
 def test_recompile_is_booked_as_warm_up():
     engine = fed(minimal.recompile(80.0, settings={"torch_compile": True}))
     assert engine.ledger.seconds["warmup"] == pytest.approx(79.5, abs=2.0)

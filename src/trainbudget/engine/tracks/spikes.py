@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.pauses import PauseTrack
@@ -19,6 +19,10 @@ IDLE_SHARE = 0.5
 #: A first step this long, and this many times the steady one, was a compilation: reading weights and autotuning take less.
 COMPILE_FIRST_S = 20.0
 COMPILE_FIRST_RATIO = 20.0
+
+
+#: The compiler's counter may rise in the trace this long after the step in which it compiled.
+COUNTED_LATE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class SpikeTrack:
         """
         grown = recompiles is not None and recompiles > (self._recompiles or 0.0)
         self._recompiles = recompiles if recompiles is not None else self._recompiles
+        if grown and self.recent and record.event.t_s - self.recent[-1].t_s <= COUNTED_LATE_S:
+            self.recent[-1] = replace(self.recent[-1], recompiled=True)  # the counter is read now and then, after the fact
         baseline_s = steps.baseline_s()
         if baseline_s is None or steps.warming:
             if self._first is None:
