@@ -230,8 +230,8 @@ def project(timeline: Timeline, cost_so_far: float | None) -> Projection | None:
     first_s, steps = session.first_step_end_s, track.session_steps - 1
     phases_s = sum(share.total_s for share in timeline.shares.kinds.values())
     whole = None if first_s is None else _pace(newest_s - timeline.wall_s(first_s) - phases_s, steps)
-    phases = phases_s / steps if steps > 0 else 0.0
     low, high = min(recent, whole or recent), max(recent, whole or recent)
+    phases = high * _phases_ratio(timeline)
     pace = high + phases
     elapsed = timeline.wall_s() - timeline.started_s
     spread = 1.0 + 0.5 / math.sqrt(len(records))
@@ -242,6 +242,16 @@ def project(timeline: Timeline, cost_so_far: float | None) -> Projection | None:
     return Projection(
         run_s, run_low, run_high, timeline.now_s + left * pace, pace, to_cost(run_s), to_cost(run_low), to_cost(run_high)
     )
+
+
+def _phases_ratio(timeline: Timeline) -> float:
+    """Seconds of evaluation, saving and logging for each second of steps, over whole cycles of each."""
+    ratio = 0.0
+    for share in timeline.shares.kinds.values():
+        inside = share.seconds()
+        outside = share.span_s(timeline.wall_s()) - inside
+        ratio += inside / outside if outside > 0.0 else 0.0
+    return ratio
 
 
 def _pace(span_s: float, steps: int) -> float | None:
