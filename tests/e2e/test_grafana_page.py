@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from integration.observe.servers import needs
 
 PAGE = Path(__file__).resolve().parent / "grafana_page"

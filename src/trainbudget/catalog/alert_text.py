@@ -24,6 +24,19 @@ def look_up(before: str, expression: str, after: str, *, how: str = AMOUNT, curr
     return f"{{{{ range query ({query}) }}}}{before}{{{{ . | value | {how} }}}}{money}{after}{{{{ end }}}}"
 
 
+def name_it(before: str, expression: str, labels: str) -> str:
+    """`before LABELS` for every answer of `expression`: which GPU, which rank, which reason.
+
+    `labels` is `GPU=gpu rank=rank`: the word, and the label that stands behind it.
+    """
+    words = "".join(
+        f' {word} {{{{ . | label "{label}" }}}}' if word else f' {{{{ . | label "{label}" }}}}'
+        for word, _, label in (part.partition("=") for part in labels.split())
+    )
+    query = expression.replace("%", "%%").replace("$RUN", "%q")
+    return f"{{{{ range query (printf `{query}` $labels.run) }}}}{before}{words}{{{{ end }}}}"
+
+
 def of_run(metric: MetricSpec | RecordSpec, *, how: str = "max") -> str:
     """PromQL for one number of the alert's run."""
     return f"{how}({metric.name}{{run=$RUN}})"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainbudget.catalog.alert_spec import AlertSpec
-from trainbudget.catalog.alert_text import BYTES, DURATION, PERCENT, look_up, of_run, spend, wasted
-from trainbudget.catalog.gpu_metrics import HEADROOM, TEMPERATURE, UTILIZATION
+from trainbudget.catalog.alert_text import BYTES, DURATION, PERCENT, look_up, name_it, of_run, spend, wasted
+from trainbudget.catalog.gpu_metrics import ECC, HEADROOM, LOST, TEMPERATURE, THROTTLED, UTILIZATION
 from trainbudget.catalog.money_metrics import FINDING_ACTIVE, PRICE
 from trainbudget.catalog.recording import (
     FINDING,
@@ -60,6 +60,10 @@ NUMBERS: dict[str, str] = {
     "gpu_idle": look_up(" (utilization ", of_run(UTILIZATION), ")", how=PERCENT),
     "hang": look_up(": no step for ", of_run(STEP_AGE), "", how=DURATION),
     "collective_hang": look_up(": no step for ", of_run(STEP_AGE), "", how=DURATION),
+    "gpu_lost": name_it(",", f"{LOST.name}{{run=$RUN}} == 1", "GPU=gpu rank=rank"),
+    "straggler": name_it(",", f"topk(1, max by (rank) ({STEP_MEDIAN.name}{{run=$RUN}}))", "rank=rank"),
+    "power_cap": name_it(",", f"topk(1, max by (reason) ({THROTTLED.name}{{run=$RUN}} == 1))", "=reason"),
+    "ecc_errors": name_it(",", f'topk(1, max by (rank, gpu) ({ECC.name}{{run=$RUN,kind="uncorrected"}}))', "GPU=gpu rank=rank"),
     "thermal_throttle": look_up(" (", of_run(TEMPERATURE), " °C)", how='printf "%.0f"'),
     "cost_over_budget": look_up(": ", f"max by (currency) ({JOB_PROJECTED.name}{{run=$RUN}})", " in the end", currency=True)
     + look_up(", ", f"max by (currency) ({JOB_COST.name}{{run=$RUN}})", " spent", currency=True)

@@ -133,9 +133,7 @@ JOB_WASTED = RecordSpec(
     stem="wasted_cost",
     unit=Unit.MONEY,
     labels=("run", "currency"),
-    expr=by(
-        "run, currency", by("run, rank, currency, bucket", f"last_over_time({WASTED_COST.at(MEMORY)})", "max")
-    ),
+    expr=by("run, currency", by("run, rank, currency, bucket", f"last_over_time({WASTED_COST.at(MEMORY)})", "max")),
     help="Money wasted so far, all ranks.",
 )
 JOB_PROJECTED = RecordSpec(

@@ -124,7 +124,8 @@ RUN_VANISHED = AlertSpec(
     "its steps.",
     runbook="Look for the process: killed by the host's memory (dmesg: oom-kill), by the scheduler (time limit, preemption), by "
     "a node that is down, or by an exception. Release the GPUs if they are still allocated; restart from the last checkpoint. If "
-    "the process lives, the monitor is stuck: see TrainbudgetMonitorStuck.",
+    "the process lives, the monitor is stuck: see TrainbudgetMonitorStuck. A run without a known number of steps, or one stopped "
+    "early on purpose, that is over between two scrapes looks the same.",
     fires={**DEAD_AFTER_20, RUN_STATE.at(**RUN): f"{STATES['training']}x20 _x40"},
     silent={**DEAD_AFTER_20, RUN_STATE.at(**RUN): f"{STATES['training']}x19 {STATES['finished']} _x40"},
 )

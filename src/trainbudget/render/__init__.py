@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 
 def generated() -> dict[str, Callable[[], str]]:
     """Path in the repository -> function that makes the file's text."""
-    from trainbudget.render import docs, grafana, kubernetes, rules, stack
+    from trainbudget.render import docs, findings_docs, grafana, kubernetes, rules, stack
 
     out: dict[str, Callable[[], str]] = {
         "docs/metrics.md": docs.metrics_markdown,
         "docs/alerts.md": docs.alerts_markdown,
+        "docs/findings.md": findings_docs.findings_markdown,
+        "docs/levers.md": findings_docs.levers_markdown,
         "grafana/rules/thresholds.yaml": rules.thresholds_yaml,
         "grafana/rules/recording.yaml": rules.recording_yaml,
         "grafana/rules/alerts.yaml": rules.alerts_yaml,
@@ -22,12 +23,4 @@ def generated() -> dict[str, Callable[[], str]]:
     }
     for name, board in grafana.dashboards().items():
         out[f"grafana/dashboards/{name}.json"] = lambda board=board: grafana.to_json(board)  # type: ignore[misc]
-    return out | _finding_docs()
-
-
-def _finding_docs() -> dict[str, Callable[[], str]]:
-    if importlib.util.find_spec("trainbudget.render.findings_docs") is None:
-        return {}
-    from trainbudget.render import findings_docs  # type: ignore[attr-defined,unused-ignore]
-
-    return {"docs/findings.md": findings_docs.findings_markdown, "docs/levers.md": findings_docs.levers_markdown}
+    return out

@@ -17,10 +17,10 @@ BATCH = (
             "lightning": (
                 trainer("accumulate_grad_batches", "DataLoader(batch_size=2x), Trainer({name}={accumulation_half})"),
                 code(
-                    "DataLoader(batch_size=...) larger; lightning.pytorch.tuner.Tuner(trainer).scale_batch_size(model) finds it"
+                    "a larger DataLoader(batch_size=...), lightning.pytorch.tuner.Tuner(trainer).scale_batch_size(model) finds it"
                 ),
             ),
-            "loop": (code("DataLoader(batch_size=...) larger, fewer accumulation steps"),),
+            "loop": (code("a larger DataLoader(batch_size=...), fewer accumulation steps"),),
         },
         buckets=("compute",),
         bound="Published for T5-base on an A100: 7.8 samples a second at batch 1, 116 at 16, 225 at 32.",
@@ -75,8 +75,8 @@ BATCH = (
             "huggingface": (
                 argument(("activation_checkpointing", "gradient_checkpointing"), "{name}=False", done=(False, None)),
             ),
-            "lightning": (code("drop the checkpointing policy or the enable call"),),
-            "loop": (code("drop the checkpointing call"),),
+            "lightning": (code("training without the checkpointing policy or the enable call"),),
+            "loop": (code("training without the checkpointing call"),),
         },
         buckets=("compute",),
         share=0.20,
@@ -162,11 +162,11 @@ BATCH = (
         changes="Keep states on the GPU instead of in host memory.",
         settings={
             "huggingface": (
-                argument("deepspeed", "{name}: no offload_optimizer / offload_param in zero_optimization"),
+                argument("deepspeed", "{name} without offload_optimizer and offload_param in zero_optimization"),
                 argument("fsdp_config", '{name}={{"cpu_offload": False}}'),
             ),
             "lightning": (trainer("strategy", 'Trainer({name}="deepspeed_stage_2") without offload'),),
-            "loop": (code("no cpu_offload"),),
+            "loop": (code("training without cpu_offload"),),
         },
         buckets=("optimizer_offload", "host_gap"),
         share=1.0,
@@ -187,7 +187,7 @@ BATCH = (
         buckets=("lost",),
         bound="The gap between reserved and allocated memory.",
         precondition="Fragmentation: reserved far above allocated, or retries.",
-        side_effect="none known; not on Windows",
+        side_effect="not on Windows",
         verify="Reserved minus allocated; allocator retries.",
         source="PyTorch CUDA memory management notes",
     ),

@@ -11,7 +11,7 @@ COMPUTE = (
         changes="Matrices in bf16 (fp16 on older cards), weights in fp32.",
         settings={
             "huggingface": (
-                argument("bf16", "{name}={with_bf16}", done=(True,)),
+                argument("bf16", "{name}={with_bf16}", done=(True,), costs="check the loss"),
                 argument("fp16", "{name}={with_fp16}", done=(True,)),
             ),
             "lightning": (trainer("precision", 'Trainer({name}="{half}-mixed")'),),
@@ -111,10 +111,7 @@ COMPUTE = (
         id="L27",
         name="cooling",
         changes="Better cooling, or the power limit the card is made for.",
-        settings={
-            name: (code("none in the script: cooling, airflow, `nvidia-smi -pl`"),)
-            for name in ("huggingface", "lightning", "loop")
-        },
+        settings=dict.fromkeys(("huggingface", "lightning", "loop"), ()),  # nothing in a script cools a card
         buckets=("compute",),
         bound="The clock's ratio is the share that is lost.",
         precondition="Clock-event reasons name heat or power.",
@@ -127,7 +124,7 @@ COMPUTE = (
         name="gc_off",
         changes="Python's garbage collector at a time of our choosing.",
         settings={
-            name: (code("gc.freeze() before training; gc.collect() every few hundred steps"),)
+            name: (code("gc.freeze() before training and gc.collect() every few hundred steps"),)
             for name in ("huggingface", "lightning", "loop")
         },
         buckets=("host_gap",),
@@ -163,7 +160,8 @@ COMPUTE = (
         name="driver_reset",
         changes="A device that the driver has lost needs a reset or another node.",
         settings={
-            name: (environment("drain the node; nvidia-smi -r, or reboot it"),) for name in ("huggingface", "lightning", "loop")
+            name: (environment("nvidia-smi -r on the drained node, or a reboot"),)
+            for name in ("huggingface", "lightning", "loop")
         },
         buckets=("stall",),
         share=1.0,

@@ -28,16 +28,32 @@ DATA = (
         changes="Deeper prefetch and workers that live across epochs even out bursts and spare their start-up.",
         settings={
             "huggingface": (
-                argument("dataloader_persistent_workers", "{name}=True", codes=("epoch_start_overhead",), done=(True,)),
+                argument(
+                    "dataloader_persistent_workers",
+                    "{name}=True",
+                    codes=("epoch_start_overhead",),
+                    done=(True,),
+                    costs="the workers keep their memory",
+                ),
                 argument("dataloader_prefetch_factor", "{name}={prefetch}"),
                 argument("dataloader_in_order", "{name}=False", done=(False,)),
             ),
             "lightning": (
-                loader("persistent_workers", "DataLoader({name}=True)", codes=("epoch_start_overhead",)),
+                loader(
+                    "persistent_workers",
+                    "DataLoader({name}=True)",
+                    codes=("epoch_start_overhead",),
+                    costs="the workers keep their memory",
+                ),
                 loader("prefetch_factor", "DataLoader({name}={prefetch})"),
             ),
             "loop": (
-                loader("persistent_workers", "DataLoader({name}=True)", codes=("epoch_start_overhead",)),
+                loader(
+                    "persistent_workers",
+                    "DataLoader({name}=True)",
+                    codes=("epoch_start_overhead",),
+                    costs="the workers keep their memory",
+                ),
                 loader("prefetch_factor", "DataLoader({name}={prefetch})"),
             ),
         },
@@ -71,8 +87,8 @@ DATA = (
         changes="Tokenise and pre-process once, keep the result, load it at every start.",
         settings={
             "huggingface": (code("dataset.map(..., num_proc={processes}) once, then save_to_disk / load_from_disk"),),
-            "lightning": (code("prepare_data() that writes the processed set once; setup() that only loads it"),),
-            "loop": (code("write the processed set once (datasets: map(num_proc={processes}), save_to_disk) and load it"),),
+            "lightning": (code("prepare_data() that writes the processed set once, setup() that only loads it"),),
+            "loop": (code("writing the processed set once (datasets: map(num_proc={processes}), save_to_disk)"),),
         },
         buckets=("startup", "data_wait"),
         share=1.0,
@@ -127,8 +143,8 @@ DATA = (
         changes="Cut sequences at a length few samples reach.",
         settings={
             "huggingface": (code("tokenizer(..., truncation=True, max_length={shorter})"),),
-            "lightning": (code("truncate in the data module (max_length={shorter})"),),
-            "loop": (code("truncate samples to {shorter} tokens"),),
+            "lightning": (code("truncating in the data module (max_length={shorter})"),),
+            "loop": (code("truncating samples to max_length={shorter}"),),
         },
         buckets=("lost",),
         bound="Activations are linear in length: 470, 235, 118, 59 MiB at 1024, 512, 256, 128 tokens (measured).",

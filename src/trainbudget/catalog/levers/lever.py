@@ -20,6 +20,7 @@ class Setting:
         choice: a value that the installed version must know besides the name (`optim`).
         codes: only for these findings; empty = for all that the lever helps.
         done: the setting's values with which there is nothing left to change.
+        costs: its own side effect, where it has another one than the lever; "" = none.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Setting:
     choice: str | None = None
     codes: tuple[str, ...] = ()
     done: tuple[object, ...] = ()
+    costs: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from trainbudget.catalog.levers.lever import Lever, argument, code, environment, trainer
 
+#: Findings of GPUs that are held after the end of training.
+HELD = ("finished_holding_gpu", "notebook_idle")
+
 SCALE = (
     Lever(
         id="L24",
@@ -70,17 +73,40 @@ SCALE = (
         settings={
             "huggingface": (
                 argument(
-                    "eval_accumulation_steps", "{name}=16", codes=("eval_accumulation", "oom", "oom_forecast", "oom_next_phase")
+                    "eval_accumulation_steps",
+                    "{name}=16",
+                    codes=("eval_accumulation", "oom", "oom_forecast", "oom_next_phase"),
+                    costs="predictions on the host are slower",
                 ),
-                argument("prediction_loss_only", "{name}=True", codes=("eval_accumulation", "oom"), done=(True,)),
-                argument("eval_steps", "{name}={eval_double}", codes=("eval_share",)),
-                argument("per_device_eval_batch_size", "{name}={eval_batch}", codes=("eval_share",)),
+                argument(
+                    "prediction_loss_only",
+                    "{name}=True",
+                    codes=("eval_accumulation", "oom"),
+                    done=(True,),
+                    costs="no metric but the loss",
+                ),
+                argument("eval_steps", "{name}={eval_double}", codes=("eval_share",), costs="fewer metrics"),
+                argument(
+                    "per_device_eval_batch_size", "{name}={eval_batch}", codes=("eval_share",), costs="more memory in evaluation"
+                ),
             ),
             "lightning": (
-                trainer("val_check_interval", "Trainer({name}=...) or check_val_every_n_epoch larger", codes=("eval_share",)),
-                trainer("limit_val_batches", "Trainer({name}=...) smaller"),
+                trainer(
+                    "val_check_interval",
+                    "a larger Trainer({name}=...) or check_val_every_n_epoch",
+                    codes=("eval_share",),
+                    costs="fewer metrics",
+                ),
+                trainer("limit_val_batches", "a smaller Trainer({name}=...)", costs="metrics of a part of the set"),
             ),
-            "loop": (code("evaluate less often, or on a fixed part of the set; move predictions to the CPU"),),
+            "loop": (
+                code("evaluating less often or on a fixed part of the set", codes=("eval_share",), costs="fewer metrics"),
+                code(
+                    "moving each batch's predictions to the CPU",
+                    codes=("eval_accumulation", "oom", "oom_next_phase"),
+                    costs="slower metrics",
+                ),
+            ),
         },
         buckets=("eval",),
         share=1.0,
@@ -96,23 +122,50 @@ SCALE = (
         changes="Save at the interval that costs least in all: sqrt(2 x save time x time between failures).",
         settings={
             "huggingface": (
-                argument("save_strategy", '{name}="steps", save_steps={save_hourly}', codes=("unsaved_work",), done=("steps",)),
-                argument("save_steps", "{name}={save_hourly}", codes=("unsaved_work",)),
-                argument("save_total_limit", "{name}=2", codes=("disk_forecast",)),
-                argument("save_steps", "{name}={save_wider}", codes=("save_share",)),
-                argument("save_only_model", "{name}=True", codes=("disk_forecast",), done=(True,)),
-                argument("fsdp_config", '{name}={{"state_dict_type": "SHARDED_STATE_DICT"}}', codes=("oom", "oom_next_phase")),
+                argument(
+                    "save_strategy",
+                    '{name}="steps", save_steps={save_hourly}',
+                    codes=("unsaved_work",),
+                    done=("steps",),
+                    costs="a save an hour",
+                ),
+                argument("save_steps", "{name}={save_hourly}", codes=("unsaved_work",), costs="a save an hour"),
+                argument("save_total_limit", "{name}=2", codes=("disk_forecast",), costs="older checkpoints are deleted"),
+                argument("save_steps", "{name}={save_wider}", codes=("save_share",), costs="a longer interval loses more work"),
+                argument(
+                    "save_only_model",
+                    "{name}=True",
+                    codes=("disk_forecast",),
+                    done=(True,),
+                    costs="such a checkpoint cannot be resumed",
+                ),
+                argument(
+                    "fsdp_config",
+                    '{name}={{"state_dict_type": "SHARDED_STATE_DICT"}}',
+                    codes=("oom", "oom_next_phase"),
+                    costs="another checkpoint format",
+                ),
             ),
             "lightning": (
-                code("ModelCheckpoint(every_n_train_steps=...) larger, or AsyncCheckpointIO", codes=("save_share",)),
-                code("ModelCheckpoint(train_time_interval=timedelta(hours=1))", codes=("unsaved_work",)),
-                code("ModelCheckpoint(save_top_k=2)", codes=("disk_forecast",)),
-                code('FSDPStrategy(state_dict_type="sharded")', codes=("oom", "oom_next_phase")),
+                code(
+                    "a larger ModelCheckpoint(every_n_train_steps=...), or AsyncCheckpointIO",
+                    codes=("save_share",),
+                    costs="a longer interval loses more work",
+                ),
+                code("ModelCheckpoint(train_time_interval=timedelta(hours=1))", codes=("unsaved_work",), costs="a save an hour"),
+                code("ModelCheckpoint(save_top_k=2)", codes=("disk_forecast",), costs="older checkpoints are deleted"),
+                code(
+                    'FSDPStrategy(state_dict_type="sharded")', codes=("oom", "oom_next_phase"), costs="another checkpoint format"
+                ),
             ),
             "loop": (
-                code("save once an hour", codes=("unsaved_work",)),
-                code("save less often; torch.distributed.checkpoint.async_save", codes=("save_share",)),
-                code("delete older checkpoints", codes=("disk_forecast",)),
+                code("saving once an hour", codes=("unsaved_work",), costs="a save an hour"),
+                code(
+                    "saving less often, or torch.distributed.checkpoint.async_save",
+                    codes=("save_share",),
+                    costs="a longer interval loses more work",
+                ),
+                code("deleting older checkpoints", codes=("disk_forecast",), costs=""),
             ),
         },
         buckets=("save",),
@@ -133,7 +186,7 @@ SCALE = (
                 argument("logging_nan_inf_filter", "{name}=False", done=(False,)),
             ),
             "lightning": (trainer("log_every_n_steps", "Trainer({name}={log_wider})"),),
-            "loop": (code("log every 50 steps; no .item() in between"),),
+            "loop": (code("logging every 50 steps, without .item() in between"),),
         },
         buckets=("log",),
         share=1.0,
@@ -150,7 +203,7 @@ SCALE = (
         settings={
             "huggingface": (code("callbacks=[EarlyStoppingCallback(early_stopping_patience=3)] with metric_for_best_model"),),
             "lightning": (code('EarlyStopping(monitor="val_loss", patience=3)'),),
-            "loop": (code("stop after three evaluations without improvement"),),
+            "loop": (code("stopping after three evaluations without improvement"),),
         },
         buckets=("compute",),
         bound="The steps that are left out.",
@@ -166,11 +219,13 @@ SCALE = (
         settings={
             "huggingface": (
                 argument(
-                    "logging_nan_inf_filter", "{name}=False (the log then shows it), and stop at the first one", done=(False,)
+                    "logging_nan_inf_filter",
+                    "{name}=False, so that the log shows it, and stopping at the first one",
+                    done=(False,),
                 ),
             ),
             "lightning": (code("EarlyStopping(..., check_finite=True)"),),
-            "loop": (code("stop when the loss is not finite"),),
+            "loop": (code("stopping when the loss is not finite"),),
         },
         buckets=("compute",),
         bound="All that would still be spent.",
@@ -186,12 +241,15 @@ SCALE = (
         settings={
             "huggingface": (
                 environment("CUDA_VISIBLE_DEVICES={used}", codes=("unused_gpu",)),
-                code("end the process, or free the GPU, when training is over"),
+                code("ending the process when training is over", codes=HELD),
             ),
-            "lightning": (trainer("devices", "Trainer({name}={used_count})"), code("end the process when training is over")),
+            "lightning": (
+                trainer("devices", "Trainer({name}={used_count})", codes=("unused_gpu",)),
+                code("ending the process when training is over", codes=HELD),
+            ),
             "loop": (
                 environment("CUDA_VISIBLE_DEVICES={used}", codes=("unused_gpu",)),
-                code("end the process when training is over"),
+                code("ending the process when training is over", codes=HELD),
             ),
         },
         buckets=("idle",),
@@ -207,9 +265,9 @@ SCALE = (
         name="fewer_gpus",
         changes="The number of GPUs at which a sample costs least.",
         settings={
-            "huggingface": (code("accelerate launch --num_processes {half_gpus}, compare the cost of a sample"),),
-            "lightning": (trainer("devices", "Trainer({name}={half_gpus}), compare the cost of a sample"),),
-            "loop": (code("torchrun --nproc_per_node {half_gpus}, compare the cost of a sample"),),
+            "huggingface": (code("accelerate launch --num_processes {half_gpus} and comparing the cost of a sample"),),
+            "lightning": (trainer("devices", "Trainer({name}={half_gpus}) and comparing the cost of a sample"),),
+            "loop": (code("torchrun --nproc_per_node {half_gpus} and comparing the cost of a sample"),),
         },
         buckets=("compute", "communication"),
         bound="1 - scaling efficiency.",
