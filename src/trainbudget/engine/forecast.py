@@ -187,11 +187,13 @@ def line_through(pairs: Sequence[tuple[float, float]], *, least: int = 8, most: 
 
 
 def pace_s(timeline: Timeline) -> float | None:
-    """Wall seconds a step now, phases between them included, or None of fewer than two step lines."""
+    """Wall seconds a step now, phases between them at their share so far, or None of fewer than two step lines."""
     records = timeline.steps.window(steady=False)
     if len(records) < 2:
         return None
-    return _pace(records[0].end_s, records[-1].end_s, sum(r.count for r in records[1:]))
+    span_s = records[-1].end_s - records[0].end_s - sum(r.phase_s for r in records[1:])
+    pace = _pace(span_s, sum(r.count for r in records[1:]))
+    return None if pace is None else pace * (1.0 + _phases_ratio(timeline))
 
 
 @dataclass(frozen=True, slots=True)
