@@ -116,7 +116,12 @@ def _plan_config(args: argparse.Namespace, path: Path | None) -> int:
 
     config = config_of(request.model)
     request = replace(request, model=config, title=title_of(request.model, request.spec))
-    return _answer(args, request, _job(args, request, model_config=config))
+    try:
+        return _answer(args, request, _job(args, request, model_config=config))
+    except ConfigError as error:  # an unknown kind of model, a configuration its class refuses
+        if not isinstance(config, dict):
+            raise
+        return _by_formulas(args, request, str(error))
 
 
 def _plan_script(args: argparse.Namespace, path: Path) -> int:
@@ -134,15 +139,22 @@ def _plan_script(args: argparse.Namespace, path: Path) -> int:
 
 
 def _refused(args: argparse.Namespace, request: PlanRequest, path: Path, error: Any) -> int:
-    """A script that cannot be traced by its nature: the training step alone, where the model's configuration is known."""
-    print(f"trainbudget plan: {path.name}: {error}", file=sys.stderr)
-    if error.facts is None or not error.facts.model_config:
-        return 2
+    """A script that cannot be traced by its nature: formulas, where the model's configuration is known."""
     from trainbudget.plan.planner import request_of_script
 
-    request = request_of_script(error.facts, request)
-    job = _job(args, request, model_config=error.facts.model_config)
-    return _answer(args, request, job)
+    if error.facts is None or not error.facts.model_config:
+        raise ConfigError(f"{path.name}: {error}")
+    return _by_formulas(args, request_of_script(error.facts, request), f"{path.name}: {error}")
+
+
+def _by_formulas(args: argparse.Namespace, request: PlanRequest, reason: str) -> int:
+    from trainbudget.plan.instance import detect_instance
+    from trainbudget.plan.planner import plan_by_formulas
+
+    plan = plan_by_formulas(request, reason, machine=detect_instance(), today=datetime.date.today())
+    print(f"trainbudget plan: {reason}: formulas instead of a trace", file=sys.stderr)
+    _print(args, plan)
+    return 3 if plan.fits is False else 0
 
 
 def _job(args: argparse.Namespace, request: PlanRequest, **what: Any) -> Any:
@@ -174,7 +186,6 @@ def _answer(args: argparse.Namespace, request: PlanRequest, job: Any, script: bo
             machine=detect_instance(),
             search=not args.no_search,
             say=say,
-            analytic=_analytic(),
         )
         if script:
             request = request_of_script(process.facts, request)
@@ -233,15 +244,6 @@ def _width() -> int:
 
 def _unicode() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16")
-
-
-def _analytic() -> Any:
-    """The formulas of last resort, where they are installed with this version."""
-    try:
-        from trainbudget.plan.analytic import predict_analytic
-    except ImportError:
-        return None
-    return lambda request, target: predict_analytic(request.model, request.spec, target)
 
 
 def _flag_tables(args: argparse.Namespace) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import msgspec
 
 from trainbudget.errors import ConfigError
 from trainbudget.plan import prices
+from trainbudget.plan.analytic import predict_analytic
 from trainbudget.plan.changes import Change, changes_that_fit
 from trainbudget.plan.hardware import GpuSpec
 from trainbudget.plan.instance import Instance
@@ -158,7 +159,6 @@ class Planner:
     machine: Instance = field(default_factory=Instance)
     search: bool = True
     say: Callable[[str], None] = lambda text: None
-    analytic: Callable[[PlanRequest, TargetGpu], MemoryPrediction] | None = None
 
     def plan(self, request: PlanRequest) -> Plan:
         """The plan for a request.
@@ -172,7 +172,10 @@ class Planner:
         try:
             trace = self.tracer.trace(request.spec, target)
         except TraceFailed as error:
-            return self._analytic(request, target, price, hint, str(error))
+            if not isinstance(request.model, Mapping) and self.tracer.facts.model_config:
+                request = replace(request, model=self.tracer.facts.model_config)
+            reason = f"the step cannot be traced: {error}"
+            return plan_by_formulas(request, reason, facts=self.tracer.facts, machine=self.machine, today=self.today)
         memory = predict_memory(trace, target)
         step = self._step(request, trace, target)
         largest, longest, changes = self._search(request, target, trace, memory)
@@ -247,28 +250,37 @@ class Planner:
         found = max_sequence_length(traced, spec, target, known=trace)
         return found if found is None or not isinstance(positions, int) else min(found, positions)
 
-    def _analytic(
-        self, request: PlanRequest, target: TargetGpu, price: prices.Quote | None, hint: str | None, reason: str
-    ) -> Plan:
-        if self.analytic is None:
-            raise ConfigError(f"the step cannot be traced: {reason}")
-        memory = self.analytic(request, target)
-        facts = self.tracer.facts
-        return Plan(
-            request=request,
-            title=request.title or facts.title,
-            memory=memory,
-            limit_bytes=request.limit_bytes,
-            step=None,
-            run=None,
-            price=price,
-            price_hint=hint,
-            max_micro_batch=None,
-            max_sequence_length=None,
-            changes=(),
-            not_understood=(f"not traced, formulas with a wide interval instead: {reason}", *memory.not_understood),
-            facts=facts,
-        )
+
+def plan_by_formulas(
+    request: PlanRequest, reason: str, *, facts: Facts | None = None, machine: Instance, today: datetime.date | None
+) -> Plan:
+    """What formulas say, with their wide interval, where the step cannot be traced; no step time.
+
+    Raises:
+        ConfigError: the formulas lack the model's sizes; the text is `reason`.
+    """
+    target = target_of(request)
+    price, hint = price_of(request, machine, today)
+    config = request.model if isinstance(request.model, Mapping) else None
+    try:
+        memory = predict_analytic(config, request.spec, target, reason=reason)
+    except ConfigError:
+        raise ConfigError(reason) from None
+    return Plan(
+        request=request,
+        title=request.title or (facts.title if facts is not None else ""),
+        memory=memory,
+        limit_bytes=request.limit_bytes,
+        step=None,
+        run=None,
+        price=price,
+        price_hint=hint,
+        max_micro_batch=None,
+        max_sequence_length=None,
+        changes=(),
+        not_understood=tuple(memory.not_understood),
+        facts=facts,
+    )
 
 
 def _or_none(search: Callable[[], int | None]) -> int | None:

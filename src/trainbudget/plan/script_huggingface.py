@@ -179,11 +179,8 @@ def _longest(trainer: Any, loader: Any, first: Any) -> tuple[Any, list[tuple[int
 
     Only for data sets whose examples are tokenised already; otherwise the first batch stands for all.
     """
-    data, sampler, collate = (
-        getattr(loader, "dataset", None),
-        getattr(loader, "batch_sampler", None),
-        getattr(loader, "collate_fn", None),
-    )
+    data: Any = getattr(loader, "dataset", None)
+    sampler, collate = getattr(loader, "batch_sampler", None), getattr(loader, "collate_fn", None)
     try:
         lengths = _lengths(data)
         if lengths is None or sampler is None or collate is None:
@@ -231,7 +228,7 @@ def _facts(trainer: Any, catch: Catch, sharding: _Sharding, batch: Any) -> Facts
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "tf32" if args.tf32 else "fp32"
     if precision in ("fp32", "tf32") and dtype in ("bfloat16", "float16"):
         precision = "bf16_pure" if dtype == "bfloat16" else "fp16_pure"
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     notes = [*built.notes]
     adapter = _adapter(model)
     return Facts(
@@ -239,7 +236,7 @@ def _facts(trainer: Any, catch: Catch, sharding: _Sharding, batch: Any) -> Facts
         title=_title(model, adapter, built),
         spec={
             "micro_batch": args.per_device_train_batch_size if examples is None else examples,
-            "sequence_length": tokens or 512,
+            "sequence_length": tokens or _asked_length(args),
             "gradient_accumulation": args.gradient_accumulation_steps,
             "precision": precision,
             "model_dtype": dtype,
@@ -265,6 +262,13 @@ def _facts(trainer: Any, catch: Catch, sharding: _Sharding, batch: Any) -> Facts
 def _has_padding(batch: Any) -> bool:
     mask = batch.get("attention_mask") if hasattr(batch, "get") else None
     return isinstance(mask, torch.Tensor) and not mask.is_meta and bool((mask == 0).any())
+
+
+def _asked_length(args: Any) -> int:
+    """Tokens an example as the arguments bound them, for trainers that generate their own; 512 where they do not say."""
+    parts = [getattr(args, n, None) for n in ("max_prompt_length", "max_completion_length")]
+    known = [int(p) for p in parts if p]
+    return sum(known) if known else int(getattr(args, "max_length", None) or 512)
 
 
 def _interval(args: Any, which: str) -> int | None:
@@ -339,7 +343,7 @@ def _trace(trainer: Any, question: Question, batch: Any, base: TrainSpec) -> Tra
         on_simulated_device(trainer.model, *companions)
         return WithCompanions(trainer.model, companions) if companions else trainer.model
 
-    config = getattr(trainer.model, "config", None)
+    config: Any = getattr(trainer.model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return trace_step(
         model=build,

@@ -295,7 +295,8 @@ def _tokenizers_say_what_is_missing(patches: Patches) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
     for owner, what in ((AutoTokenizer, "tokenizer"), (AutoConfig, "configuration")):
-        patches.put(owner, "from_pretrained", classmethod(_with_clear_miss(owner.from_pretrained.__func__, what)))
+        load: Any = owner.from_pretrained
+        patches.put(owner, "from_pretrained", classmethod(_with_clear_miss(load.__func__, what)))
 
 
 def _with_clear_miss(load: Callable[..., Any], what: str) -> Callable[..., Any]:

@@ -46,9 +46,9 @@ def render_comparison(plans: Sequence[tuple[str, Plan | str]], *, width: int = 1
         if isinstance(plan, str):
             rows.append((name, plan, "", "", "", "", ""))
             continue
-        cost = plan.run.cost if plan.run else None
+        cost = plan.run.cost if plan.run and plan.fits is not False else None
         currency = plan.price.currency if plan.price else ""
-        hours = f"{plan.run.gpu_hours:,.1f} GPU-hours, no dated price" if plan.run else "-"
+        hours = f"{plan.run.gpu_hours:,.1f} GPU-hours, no dated price" if plan.run and plan.fits is not False else "-"
         rows.append(
             (
                 name,
@@ -144,7 +144,7 @@ def _verdict(fits: bool | None) -> str:
 def _time_and_money(plan: Plan) -> list[str]:
     step, run = plan.step, plan.run
     if step is None:
-        return ["  step time: not known without a trace"]
+        return ["  formulas, not a trace: no step time, no run time, no cost"]
     mfu = "" if step.mfu is None else f"   MFU {100 * step.mfu:.2g} %"
     rate = "" if step.tokens_per_s is None else f"   {step.tokens_per_s:,.0f} tokens/s"
     lines = [f"  step   {seconds(step.step.value)} {_interval(step.step, seconds)}{rate}{mfu}   [{step.step.source}]"]
