@@ -282,3 +282,13 @@ def test_a_notebooks_pauses_are_no_wasted_spend():
 
     assert "wasted_spend" in [f.code for f in findings(cells(False))]
     assert "wasted_spend" not in [f.code for f in findings(cells(True))]
+
+
+@pytest.mark.parametrize(("planned_s", "raised"), [(30.0, False), (15.0, True)])
+def test_gaps_inside_steps_as_quick_as_planned_are_no_waste(planned_s, raised):
+    build = Build(sample_period_s=10.0, host_period_s=60.0, budget={"step_time_s": planned_s, "steps_total": 300})
+    build.host.clear()  # nobody knows whether the host is busy: nothing else explains the gaps
+    build.gpu().reading[0]["utilization_ratio"] = None
+    events = build.start().steps(300, 30.0, gpu_busy_s=12.0).end()
+    codes = {f.code for f in findings(events, ignore=("launch_bound", "step_over_budget"))}
+    assert ("wasted_spend" in codes) is raised
