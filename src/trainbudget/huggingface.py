@@ -198,7 +198,7 @@ class TrainBudgetCallback(TrainerCallback):
         finally:
             self._inside.discard(phase)
 
-    def _watched(self, name: str, arguments: TrainingArguments, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _watched(self, arguments: TrainingArguments, name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return method(*args, **kwargs)
         except BaseException as err:

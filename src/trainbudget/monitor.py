@@ -109,6 +109,7 @@ class Monitor:
         self._now_s = self._clock.now_s
         self._reset_step()
         self._step = 0
+        self._highest = 0  # step of this process
         self._last_step_s = 0.0
         self._allocator_s = 0.0
         self._step_open_s: float | None = None
@@ -246,13 +247,8 @@ class Monitor:
     ) -> None:
         """A training loop begins. Several in one process are one run."""
         self.start()
-        self._training, self._left = True, None
-        self._garbage.start()
         self._reset_step()
-        self._step_open_s = None
-        self._boundary_s = self._now_s()
-        self._put(_event(self._t_s(), "train_begin", batch_size=batch_size, attempt=attempt))
-        self.expect(steps_total=planned(steps_total or self._steps_total, "given"))
+        self._begin_training(batch_size=batch_size, attempt=attempt, steps_total=steps_total)
 
     @harmless
     def train_end(self) -> None:
@@ -265,6 +261,8 @@ class Monitor:
 
     @harmless
     def resume(self, *, step: int, highest_step: int | None = None) -> None:
+        if highest_step is None and self._highest > step:
+            highest_step = self._highest  # this process has been further: those steps are done and paid for once more
         self._put(_event(self._t_s(), "resume", step=step, highest_step=highest_step))
         self._step = step
 
@@ -385,7 +383,7 @@ class Monitor:
         if self._feeder is None:
             self.start()
         if not self._training:
-            self.train_begin()
+            self._begin_training()  # what was waited for and seen already belongs to this step
         self._step_open_s = self._now_s()
         if self._cuda_clock is not None:
             self._cuda_clock.begin()
@@ -420,6 +418,7 @@ class Monitor:
             return
         zero = self._zero_s
         self._step = step if step is not None else self._step + 1
+        self._highest = max(self._highest, self._step)
         fact = Step(
             t_s=now - zero,
             step=self._step,
@@ -500,6 +499,16 @@ class Monitor:
         self._put(_event(self._t_s(), "oom", **numbers, message=message[:4000]))
 
     # --- inside
+
+    def _begin_training(
+        self, *, batch_size: float | None = None, attempt: int | None = None, steps_total: float | None = None
+    ) -> None:
+        self._training, self._left = True, None
+        self._garbage.start()
+        self._step_open_s = None
+        self._boundary_s = self._now_s()
+        self._put(_event(self._t_s(), "train_begin", batch_size=batch_size, attempt=attempt))
+        self.expect(steps_total=planned(steps_total or self._steps_total, "given"))
 
     def _put(self, fact: Any) -> None:
         self._queue.put(fact)

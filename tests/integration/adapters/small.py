@@ -117,12 +117,13 @@ def moments(facts: list[AnyEvent], *names: str) -> list[Event]:
     return [f for f in facts if isinstance(f, Event) and (not names or f.event in names)]
 
 
-def phases(facts: list[AnyEvent], name: str) -> list[Phase]:
-    """Closed phases of a name; each must have been announced."""
-    found = [f for f in facts if isinstance(f, Phase) and f.phase == name]
-    assert len([f for f in facts if isinstance(f, PhaseBegin) and f.phase == name]) == len(found)
-    return found
+def phases(facts: list[AnyEvent], name: str) -> list[tuple[float, float]]:
+    """Begin and end of each phase of a name; each must have been announced."""
+    begun = [f.t_s for f in facts if isinstance(f, PhaseBegin) and f.phase == name]
+    ended = [f for f in facts if isinstance(f, Phase) and f.phase == name]
+    assert len(begun) == len(ended)
+    return [(b if e.start_s is None else e.start_s, e.t_s) for b, e in zip(begun, ended, strict=True)]
 
 
 def seconds(facts: list[AnyEvent], name: str) -> float:
-    return float(sum(p.t_s - (p.start_s or p.t_s) for p in phases(facts, name)))
+    return sum(end - begin for begin, end in phases(facts, name))

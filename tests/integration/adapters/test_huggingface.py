@@ -220,6 +220,7 @@ def test_after_an_error_a_second_try_in_the_same_process_is_fine(tmp_path):
     assert monitor.report.outcome == "finished"
 
 
+@pytest.mark.slow
 def test_a_batch_size_search_is_seen_with_its_lost_attempts(tmp_path):
     def too_large(number, size):
         if size > 5:

@@ -48,11 +48,11 @@ def test_a_micro_batch_is_folded_into_its_step(tmp_path):
 
 def test_errors_of_the_loop_pass_through(tmp_path):
     monitor = watched(tmp_path)
-    with pytest.raises(ZeroDivisionError), monitor:
+    with pytest.raises(ZeroDivisionError), monitor:  # noqa: PT012 - the block is what is tested
         with monitor.step():
             pass
         with monitor.step():
-            1 / 0  # noqa: B018
+            1 / 0
     facts = facts_of(monitor)
     assert count_of(facts) == 1
     assert monitor.report.outcome == "failed"
@@ -72,9 +72,9 @@ def test_a_loader_that_fails_or_lies_about_itself(tmp_path):
     monitor = watched(tmp_path)
     monitor.start()
     got = []
+    batches = monitor.batches(Odd())
     with pytest.raises(LookupError, match="also mine"):
-        for batch in monitor.batches(Odd()):
-            got.append(batch)  # noqa: PERF402
+        got.extend(batches)
     assert got == [1]
     monitor.close()
 
