@@ -1,12 +1,14 @@
-"""One real CPU rank of sharded training, every allocation counted; prints the highest bytes of forward and backward in the third step.
+"""One real CPU rank of sharded training, every allocation counted; prints the highest bytes of forward and backward.
 
-    python rank_memory.py STRATEGY RANK WORLD PORT
+
+    python rank_memory.py STRATEGY MICRO_STEPS RANK WORLD PORT
 
 ``fsdp`` and ``fsdp2`` use torch's fake process group (no noise from a backend); ``ddp`` variants use gloo between real processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -89,7 +91,15 @@ def marks(profiler: Any, name: str) -> list[int]:
     return sorted(found)
 
 
-def main(strategy: str, rank: int, world: int, port: int) -> None:
+def without_sync(strategy: str, model: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
+    """Only the last micro-step communicates, as accelerate and Lightning do it."""
+    if strategy == "fsdp2":
+        model.set_requires_gradient_sync(last)
+        return contextlib.nullcontext()
+    return contextlib.nullcontext() if last else model.no_sync()
+
+
+def main(strategy: str, micro_steps: int, rank: int, world: int, port: int) -> None:
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     if strategy.startswith("ddp"):
@@ -103,9 +113,12 @@ def main(strategy: str, rank: int, world: int, port: int) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         for _ in range(3):
             with torch.profiler.record_function("step_begins"):
+                torch.zeros(1)
+            for micro in range(micro_steps):
                 ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
-            loss = loss_of(model, ids)
-            loss.backward()
+                with without_sync(strategy, model, micro == micro_steps - 1):
+                    loss = loss_of(model, ids)
+                    loss.backward()
             with torch.profiler.record_function("backward_done"):
                 torch.zeros(1)
             optimizer.step()
