@@ -38,4 +38,7 @@ trainbudget_targets() {
 trainbudget_file="${TRAINBUDGET_TARGETS}/slurm-${SLURM_JOB_ID}.json"
 # Prometheus must never see half a file: written beside, moved over.
 trainbudget_targets > "${trainbudget_file}.tmp" && mv "${trainbudget_file}.tmp" "${trainbudget_file}"
-trap 'rm -f "${trainbudget_file}"' EXIT INT TERM
+# A script with an EXIT trap of its own calls `rm -f "${trainbudget_file}"` there instead.
+trap 'rm -f "${trainbudget_file}"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
+from trainbudget.render.grafana_fields import Json
 from trainbudget.render.grafana_fleet import fleet
 from trainbudget.render.grafana_gpu import gpu
 from trainbudget.render.grafana_monitor import monitor
-from trainbudget.render.grafana_panel import Json
 from trainbudget.render.grafana_run import run
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from trainbudget.catalog import MetricSpec
 from trainbudget.catalog.recording import FINDING
-from trainbudget.render.grafana_panel import COLUMNS, DATASOURCE, SCHEMA_VERSION, Json
+from trainbudget.render.grafana_fields import Json
+from trainbudget.render.grafana_panel import COLUMNS, DATASOURCE, SCHEMA_VERSION
 
 FLEET, RUN, GPU, MONITOR = "trainbudget-fleet", "trainbudget-run", "trainbudget-gpu", "trainbudget-monitor"
 TITLES = {FLEET: "Fleet", RUN: "Run", GPU: "GPU", MONITOR: "Monitor"}

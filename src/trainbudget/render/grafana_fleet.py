@@ -21,8 +21,9 @@ from trainbudget.catalog.recording import (
 )
 from trainbudget.catalog.run_metrics import RUN_INFO
 from trainbudget.render.grafana_dashboard import FLEET, RUN, dashboard, info_variable
+from trainbudget.render.grafana_fields import Json, Override, Query, Steps
 from trainbudget.render.grafana_look import SEVERITY_TEXTS, STATE_TEXTS, bucket_overrides, severity_value
-from trainbudget.render.grafana_panel import Json, Override, Query, Steps, bars, stat, state_timeline, table, timeseries
+from trainbudget.render.grafana_panel import bars, stat, state_timeline, table, timeseries
 
 RUNS = {"run": "=~$run"}
 MONEY = {"run": "=~$run", "currency": "$currency"}

@@ -26,19 +26,8 @@ from trainbudget.catalog.gpu_metrics import (
 from trainbudget.catalog.recording import by
 from trainbudget.catalog.run_metrics import RUN_INFO
 from trainbudget.render.grafana_dashboard import GPU, dashboard, info_variable
-from trainbudget.render.grafana_panel import (
-    Json,
-    Override,
-    Query,
-    Steps,
-    colour,
-    line,
-    mappings,
-    stat,
-    state_timeline,
-    table,
-    timeseries,
-)
+from trainbudget.render.grafana_fields import Json, Override, Query, Steps, colour, line, mappings
+from trainbudget.render.grafana_panel import stat, state_timeline, table, timeseries
 
 CHOSEN = {"run": "$run", "rank": "=~$rank", "gpu": "=~$gpu"}
 DEVICE = "rank, gpu"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainbudget.catalog.recording import FINDING
 from trainbudget.catalog.run_metrics import STATES
-from trainbudget.render.grafana_panel import Override, colour, mappings
+from trainbudget.render.grafana_fields import Override, colour, mappings
 
 #: Green is what was bought, blue what it takes besides, red and orange what bought nothing.
 BUCKET_COLOURS = {

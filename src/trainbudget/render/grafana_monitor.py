@@ -22,7 +22,8 @@ from trainbudget.catalog.self_metrics import (
 )
 from trainbudget.catalog.thresholds import THRESHOLD_RECORD
 from trainbudget.render.grafana_dashboard import MONITOR, dashboard, info_variable
-from trainbudget.render.grafana_panel import Json, Query, Steps, row, stat, table, timeseries
+from trainbudget.render.grafana_fields import Json, Query, Steps
+from trainbudget.render.grafana_panel import row, stat, table, timeseries
 
 CHOSEN = {"run": "=~$run", "rank": "=~$rank"}
 WINDOW = "5m"

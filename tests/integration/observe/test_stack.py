@@ -143,8 +143,8 @@ def test_kubernetes_objects_are_what_their_kind_asks_for(name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no POSIX shell")
-@pytest.mark.parametrize("ends", ["exit 0", "exit 3", "kill -TERM $$; sleep 5"])
-def test_slurm_enters_a_job_and_takes_it_out_however_it_ends(tmp_path: Path, ends: str) -> None:
+@pytest.mark.parametrize(("ends", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$; sleep 5; exit 0", 143)])
+def test_slurm_enters_a_job_and_takes_it_out_however_it_ends(tmp_path: Path, ends: str, code: int) -> None:
     script = (
         f'. "{STACK / "slurm" / "prolog.sh"}"; cp "$trainbudget_file" "{tmp_path}/seen.json"; echo "$TRAINBUDGET_LISTEN"; {ends}'
     )
@@ -159,6 +159,7 @@ def test_slurm_enters_a_job_and_takes_it_out_however_it_ends(tmp_path: Path, end
     (tmp_path / "targets").mkdir()
     done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip() == "0.0.0.0:9837", done.stderr
+    assert done.returncode == code
     entered = json.loads((tmp_path / "seen.json").read_text())
     assert entered == [
         {

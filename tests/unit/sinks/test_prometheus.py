@@ -284,7 +284,7 @@ import os, sys, time
 from trainbudget.sinks.prometheus import PrometheusSink
 sink = PrometheusSink("127.0.0.1:0")
 if os.fork() == 0:
-    os.close(1)
+    os.close(1), os.close(2)
     time.sleep(3)
     os._exit(0)
 print(sink.port, flush=True)
