@@ -23,9 +23,9 @@ MOST = 2
 #: Where the cause tells which of the code's levers helps, best first. A cause that no lever cures has none.
 BY_CAUSE: dict[str, tuple[str, ...]] = {
     "input_bound/workers": ("L01", "L02"),
-    "input_bound/cpu": ("L04", "L43"),
+    "input_bound/cpu": ("L04",),  # more threads do not help where every core is busy
     "input_bound/storage": ("L04", "L02"),
-    "input_bound/cold_cache": ("L04",),
+    "input_bound/cold_cache": (),  # over with the first epoch
     "input_bound/tokenize": ("L04",),
     "input_bound/burst": ("L02", "L01"),
     "oom/longest_batch": ("L37", "L06"),
@@ -39,8 +39,9 @@ BY_CAUSE: dict[str, tuple[str, ...]] = {
     "oom/pending_stream_frees": ("L28",),
     "oom/epoch_end": (),
     "oom/sibling_ranks": (),
-    "straggler/input": ("L26", "L01"),
-    "straggler/clock": ("L27",),
+    "straggler/input": ("L01",),
+    "straggler/clock": (),
+    "straggler/unknown": (),
     "slow_kernel_path/attention": ("L16",),
     "slow_kernel_path/optimizer": ("L18",),
     "slow_kernel_path/logits": ("L17",),
@@ -54,6 +55,9 @@ BY_BUCKET: dict[str, tuple[str, ...]] = {
     "host_gap": ("L15", "L43"),
     "idle": ("L35",),
 }
+
+#: `oom_next_phase`: what makes the phase that comes need less.
+BY_PHASE: dict[str, tuple[str, ...]] = {"save": ("L31", "L22"), "eval": ("L30",), "resume": ("L22", "L09")}
 
 _PACKAGE = {"TrainingArguments": "transformers", "Trainer": "lightning", "DataLoader": "torch"}
 
@@ -72,9 +76,10 @@ def advise(finding: Finding, report: Report, *, installed: Installed | None = No
     words = words_for(run)
     out = []
     for lever in levers_for(finding):
-        setting = _typed(lever, run, known, words) if sensible(lever, run) else None
-        if setting is not None:
-            out.append(Advice(lever=lever.name, setting=setting, saving=_saving(finding, lever, report)))
+        typed = _typed(lever, run, known, words) if sensible(lever, run) else None
+        if typed is not None:
+            setting, text = typed
+            out.append(Advice(lever=lever.name, setting=text, saving=_saving(finding, lever, setting, report)))
         if len(out) == MOST:
             break
     return tuple(out)
@@ -90,6 +95,10 @@ def levers_for(finding: Finding) -> tuple[Lever, ...]:
     """The levers of what the finding says is the matter: its cause, its evidence, else its code."""
     ids = BY_CAUSE.get(finding.name)
     what = finding.evidence.get("what")
+    if finding.code == "oom_next_phase":
+        ids = BY_PHASE.get(finding.phase or "", ())
+    if what == "effective_batch":  # a question of the learning rate, not of the memory
+        ids = ()
     if ids is None and finding.code == "nothing_learned":
         ids = ("L34",) if str(what).endswith("not_finite") else ("L33",)
     elif ids is None and finding.code == "wasted_spend":
@@ -101,7 +110,7 @@ def levers_for(finding: Finding) -> tuple[Lever, ...]:
     return tuple(LEVERS[i] for i in ids if i in LEVERS)
 
 
-def _typed(lever: Lever, run: Run, known: Installed, words: dict[str, str | None]) -> str | None:
+def _typed(lever: Lever, run: Run, known: Installed, words: dict[str, str | None]) -> tuple[Setting, str] | None:
     """A way to type it that the installation accepts and that changes something: the first with most numbers known."""
     framework = run.report.header.framework or ""
     settings = lever.settings.get(framework) or lever.settings.get("loop", ())
@@ -116,7 +125,7 @@ def _typed(lever: Lever, run: Run, known: Installed, words: dict[str, str | None
     if not possible:
         return None
     setting, name = min(possible, key=lambda pair: sum(words[w] is None for w in _placeholders(pair[0])))
-    return _text(setting, name, run, known, words)
+    return setting, _text(setting, name, run, known, words)
 
 
 def _placeholders(setting: Setting) -> list[str]:
@@ -150,13 +159,16 @@ def _text(setting: Setting, name: str | None, run: Run, known: Installed, words:
     return f"{text} ({'; '.join(notes)})" if notes else text
 
 
-def _saving(finding: Finding, lever: Lever, report: Report) -> dict[str, Any]:
+def _saving(finding: Finding, lever: Lever, setting: Setting, report: Report) -> dict[str, Any]:
     saving = saving_of(finding, lever, report)
-    if lever.side_effect and lever.side_effect not in ("none", "none known"):
-        saving["side_effect"] = lever.side_effect
+    costs = lever.side_effect if setting.costs is None else setting.costs
+    if costs and costs not in ("none", "none known"):
+        saving["side_effect"] = costs
     return saving
 
 
 def _from_lint(finding: Finding) -> tuple[Advice, ...]:
     suggestion = finding.evidence.get("suggestion")
+    if finding.code == "setting_no_effect":  # the suggestion is a reason there, which the summary gives
+        return ()
     return (Advice(lever="settings", setting=str(suggestion)),) if suggestion else ()

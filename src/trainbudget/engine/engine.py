@@ -50,7 +50,6 @@ class Engine:
         self._board = Board(frozenset(ignore))
         self._next_check_s = 0.0
         self._advise = advise
-        self._advised = 0
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -92,17 +91,15 @@ class Engine:
                     board.take(detector, signal, now_s)
                 if board.holds(detector):
                     board.fade(detector, now_s)
-        if self._advise is not None and self._advised < len(self._board.findings):
+        if self._advise is not None and board.unadvised:
             self._add_advice(self._advise)
 
     def _add_advice(self, advise: Callable[[Finding, Report], tuple[Advice, ...]]) -> None:
         findings = self._board.findings
         report = self.report()
-        for place in range(self._advised, len(findings)):
-            advice = advise(findings[place], report)
-            if advice:
-                findings[place] = msgspec.structs.replace(findings[place], advice=tuple(advice))
-        self._advised = len(findings)
+        for place in sorted(self._board.unadvised):
+            findings[place] = msgspec.structs.replace(findings[place], advice=tuple(advise(findings[place], report)))
+        self._board.unadvised.clear()
 
 
 _MOMENTS = frozenset({Event, End, Phase})
@@ -127,6 +124,7 @@ class Board:
         self.findings: list[Finding] = []
         self.ignore = ignore
         self.active_codes: frozenset[str] = frozenset()
+        self.unadvised: set[int] = set()  # places of findings that are new, or of which the cause has become known
         self._conditions: dict[Detector, _Conditions] = {}
 
     def holds(self, detector: Detector) -> bool:
@@ -183,6 +181,7 @@ class Board:
             )
         )
         self._refresh()
+        self.unadvised.add(len(self.findings) - 1)
         return len(self.findings) - 1
 
     def _reopen(self, signal: Signal, now_s: float) -> int | None:
@@ -210,6 +209,7 @@ class Board:
                 changed["forecast"] = signal.forecast
         if old.cause is None and signal.cause is not None:
             changed["cause"] = signal.cause
+            self.unadvised.add(place)
         if changed:
             self.findings[place] = msgspec.structs.replace(old, **changed)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from trainbudget.engine.ledger import BUCKETS
 from trainbudget.engine.report import LedgerLine, Report
-from trainbudget.wording.finding import advice_text
+from trainbudget.wording.finding import WIDTH, advice_text
 from trainbudget.wording.numbers import count, duration, money, percent, size
 
 #: Bucket -> (class, name in plain words), in the order shown.
@@ -27,6 +29,8 @@ BUCKET_WORDS = {
 }
 #: Below this share of the total a line only makes the table longer.
 _SMALL_RATIO = 0.0005
+#: More changes at once tell nobody which of them helped.
+_MOST_NEXT = 3
 
 
 def verdict(report: Report) -> str:
@@ -107,12 +111,22 @@ def _memory_lines(report: Report) -> list[str]:
 
 def _next_lines(report: Report) -> list[str]:
     out: list[str] = []
+    said: set[str] = set()
     for finding in sorted(report.findings, key=lambda f: -f.severity.level):
         for advice in finding.advice[:1]:
-            text = advice_text(advice, report.currency)
-            if not any(text in line for line in out):
-                out.append(f"  {'next' if not out else '':<10}{text} [{finding.name}]")
-    return out[:3]
+            if advice.setting in said or len(said) == _MOST_NEXT:
+                continue
+            text = f"{advice_text(advice, report.currency)} [{finding.name}]"
+            out += textwrap.wrap(
+                text,
+                WIDTH,
+                initial_indent=f"  {'' if said else 'next':<10}",
+                subsequent_indent=" " * 14,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            said.add(advice.setting)
+    return out
 
 
 def _planned(source: str | None) -> str:

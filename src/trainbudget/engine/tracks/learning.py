@@ -41,13 +41,14 @@ class LearningTrack:
 
     def on_step(self, event: Step) -> None:
         loss, norm = event.loss, event.grad_norm
+        first = event.step - max(1, event.count or 1) + 1  # of a line that stands for several, any may be the bad one
         if loss is not None:
             finite = math.isfinite(loss)
-            self.bad_loss.take(not finite, event.t_s, event.step)
+            self.bad_loss.take(not finite, event.t_s, first)
             if finite:
                 self.losses.add(event.t_s, event.step, loss)
         if norm is not None and not event.skipped:
             finite = math.isfinite(norm)
-            self.bad_gradient.take(not finite, event.t_s, event.step)
+            self.bad_gradient.take(not finite, event.t_s, first)
             if finite:
                 self.largest_gradient = max(self.largest_gradient or 0.0, abs(norm))

@@ -20,7 +20,7 @@ SAME_S = 10.0
 _WORDS = {
     "longest_batch": "a longer batch than any before",
     "leak": "memory had leaked",
-    "fragmentation": "the cache is fragmented: enough was reserved, nothing of it in one piece",
+    "fragmentation": "enough is reserved, but nothing of it in one piece",
     "foreign_memory": "another process holds the memory",
     "optimizer_state": "the optimizer's state came on top",
     "eval_accumulation": "the evaluation kept its outputs on the GPU",
@@ -62,8 +62,9 @@ class Oom(BaseDetector):
         runbook="The cause says what to change first: leak and eval_accumulation are bugs, not sizes; foreign_memory and "
         "sibling_ranks are not your batch; fragmentation is a setting; only longest_batch, optimizer_state and true_capacity "
         "need less memory. `trainbudget plan` says what fits. leak: find what keeps tensors from step to step, see memory_leak. "
-        "foreign_memory: end the other process, or move the run to a free GPU. sibling_ranks: torch.cuda.set_device(local_rank) "
-        "before anything touches CUDA. epoch_end: free what the epoch gathered (metrics, predictions) before it ends. "
+        "foreign_memory: end the other process, or move the run to a free GPU. sibling_ranks: set each rank's device "
+        "(torch.cuda.set_device(local_rank)) before anything touches CUDA. epoch_end: free what the epoch gathered (metrics, "
+        "predictions) before it ends. "
         "checkpoint_gather: gather the state on the CPU, or save it sharded.",
     )
 

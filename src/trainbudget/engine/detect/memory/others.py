@@ -226,7 +226,7 @@ class ForeignMemory(BaseDetector):
             "since_begin": "whether it was there when training began",
         },
         thresholds=(_OTHERS,),
-        levers=("L29", "L09"),
+        levers=(),
         route=Route.TICKET,
         runbook="Find the other process (nvidia-smi on the host: ids in containers are of another namespace). A smaller batch is "
         "not the first thing to try: the memory is not yours.",

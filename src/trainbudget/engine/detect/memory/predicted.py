@@ -46,7 +46,7 @@ class OomPredicted(BaseDetector):
         thresholds=(_SLACK,),
         levers=("L09", "L10", "L19", "L37", "L22", "L21", "L23"),
         route=Route.PAGE,
-        runbook="Do not wait for the error. `trainbudget plan` says which change fits; the first lever below usually does.",
+        runbook="Stop it instead of waiting for the error: `trainbudget plan` says which change fits.",
     )
 
     def check(self, view: View) -> Iterable[Signal]:
@@ -137,8 +137,9 @@ class OomNextPhase(BaseDetector):
         thresholds=(_SLACK,),
         levers=("L31", "L30", "L22", "L23", "L09"),
         route=Route.PAGE,
-        runbook="Before the first save: gather on the CPU (FullStateDictConfig(offload_to_cpu=True), sharded or distributed "
-        "checkpoints). Before the first evaluation: a smaller evaluation batch, eval_accumulation_steps.",
+        runbook="save: gather on the CPU before the first save (FullStateDictConfig(offload_to_cpu=True)), or save sharded. "
+        "eval: use a smaller evaluation batch or eval_accumulation_steps before the first one. resume: load it with "
+        "map_location='cpu'.",
     )
     every_s = 15.0
 
