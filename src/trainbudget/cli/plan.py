@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from trainbudget.errors import ConfigError, TrainBudgetError
 
 if TYPE_CHECKING:
-    from trainbudget.plan.plan_file import PlanRequest
-    from trainbudget.plan.planner import Plan, Planner
+    from trainbudget.plan.answer import Plan
+    from trainbudget.plan.planner import Planner
+    from trainbudget.plan.request import PlanRequest
 
 _EPILOG = """\
 three ways to say what is trained:
@@ -315,7 +316,7 @@ def _with_flags(request: PlanRequest, args: argparse.Namespace) -> PlanRequest:
 
     from trainbudget.plan.hardware import require_gpu
     from trainbudget.plan.instance import parse_instance
-    from trainbudget.plan.plan_file import Charges
+    from trainbudget.plan.request import Charges
 
     if args.gpu:
         request = replace(request, gpu=require_gpu(args.gpu), memory_gib=None)

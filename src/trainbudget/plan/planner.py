@@ -1,26 +1,23 @@
-"""Puts a plan together: memory, step time, run time and money of one configuration on one card, what fits and what to change.
-
-`plan --json` prints `Plan.to_json()`: the keys of the design plus `intervals`, `source` and other additions; numbers in SI units.
-"""
+"""Puts a plan together: memory, step time, run time and money of one configuration on one card, what fits and what to change."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from trainbudget.errors import ConfigError
 from trainbudget.plan import prices
 from trainbudget.plan.analytic import predict_analytic
+from trainbudget.plan.answer import Plan, RunCost
 from trainbudget.plan.changes import Change, changes_that_fit
 from trainbudget.plan.hardware import GpuSpec
 from trainbudget.plan.instance import Instance
 from trainbudget.plan.memory import (
     EvalSpec,
-    Interval,
     MemoryPrediction,
     TargetGpu,
     Trace,
@@ -29,7 +26,7 @@ from trainbudget.plan.memory import (
     predict_memory,
     spec_of,
 )
-from trainbudget.plan.plan_file import Charges, PlanRequest
+from trainbudget.plan.request import Charges, PlanRequest
 from trainbudget.plan.script_protocol import Facts
 from trainbudget.plan.step_time import Estimate, StepTime, estimate_step_time
 from trainbudget.plan.tracing.failure import TraceFailed
@@ -46,108 +43,6 @@ class Tracer(Protocol):
 
     def trace(self, spec: TrainSpec, target: TargetGpu, *, longest: bool = True) -> Trace:
         """The traced step, or TraceFailed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCost:
-    """Duration and money of the whole run; money is None without a dated or given price."""
-
-    steps: int
-    run: Estimate  # seconds
-    eval_s: float
-    save_s: float
-    gpu_hours: float
-    cost: Estimate | None
-    preprocess_cost: Estimate | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The answer for one card."""
-
-    request: PlanRequest
-    title: str
-    memory: MemoryPrediction
-    limit_bytes: float | None
-    step: StepTime | None  # None where only an analytic answer was possible
-    run: RunCost | None
-    price: prices.Quote | None
-    price_hint: str | None
-    max_micro_batch: int | None
-    max_sequence_length: int | None
-    changes: tuple[Change, ...]
-    not_understood: tuple[str, ...]
-    facts: Facts | None = None
-    parameters: int | None = None
-    trainable_parameters: int | None = None
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether it fits; None = the limit lies inside the interval."""
-        return self.memory.fits
-
-    def to_json(self) -> dict[str, Any]:
-        """The structure of `plan --json`."""
-        step, run = self.step, self.run
-        out: dict[str, Any] = {
-            "memory": memory_json(self.memory),
-            "limit_bytes": self.limit_bytes,
-            "fits": self.fits,
-            "max_micro_batch": self.max_micro_batch,
-            "max_sequence_length": self.max_sequence_length,
-            "step_time_s": None if step is None else step.step.value,
-            "tokens_per_s": None if step is None else step.tokens_per_s,
-            "mfu": None if step is None else step.mfu,
-            "run_time_s": None if run is None else run.run.value,
-            "cost": None if run is None or run.cost is None or self.price is None else _cost_json(run.cost, self.price),
-            "changes": [
-                {"setting": c.setting, "memory": memory_json(c.memory), "step_time_s": c.step.step.value} for c in self.changes
-            ],
-            "not_understood": list(self.not_understood),
-        }
-        out["title"], out["gpu"], out["gpu_count"] = self.title, self.request.gpu.name, self.request.count
-        out["source"], out["reasons"] = self.memory.source, list(self.memory.reasons)
-        out["intervals"] = {
-            "step_time_s": None if step is None else _estimate_json(step.step),
-            "run_time_s": None if run is None else _estimate_json(run.run),
-        }
-        out["parameters"], out["trainable_parameters"] = self.parameters, self.trainable_parameters
-        out["steps"] = None if run is None else run.steps
-        out["gpu_hours"] = None if run is None else run.gpu_hours
-        out["price"] = None if self.price is None else _price_json(self.price)
-        out["preprocess_cost"] = None if run is None or run.preprocess_cost is None else _estimate_json(run.preprocess_cost)
-        out["longest_batches"] = [] if self.facts is None else [{"step": s, "tokens": t} for s, t in self.facts.long_batches]
-        out["flops_per_step"] = None if step is None else step.model_flops
-        return out
-
-
-def memory_json(memory: MemoryPrediction) -> dict[str, Any]:
-    """The `memory` object of the answer."""
-
-    def bounds(part: Interval) -> dict[str, int]:
-        return {"value": part.value, "low": part.low, "high": part.high}
-
-    return {
-        "allocated_bytes": bounds(memory.allocated),
-        "reserved_bytes": bounds(memory.reserved),
-        "device_bytes": bounds(memory.device),
-        "categories": dict(memory.categories),
-        "peak_phase": memory.peak_phase,
-        "peak_by_phase": dict(memory.peak_by_phase),
-    }
-
-
-def _estimate_json(estimate: Estimate) -> dict[str, Any]:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "source": estimate.source}
-
-
-def _cost_json(cost: Estimate, price: prices.Quote) -> dict[str, Any]:
-    source = price.source + (f" {price.date}" if price.date else "")
-    return {"value": cost.value, "low": cost.low, "high": cost.high, "currency": price.currency, "price_source": source}
-
-
-def _price_json(price: prices.Quote) -> dict[str, Any]:
-    return {name: getattr(price, name) for name in prices.Quote.__slots__}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +13,16 @@ from typing import Any
 import torch
 
 from trainbudget.plan.memory import Trace, TrainSpec, spec_of, trace_step
-from trainbudget.plan.model_config import method_of
 from trainbudget.plan.script_capture import Captured, Catch, WithCompanions, on_simulated_device, reshaped, shape_of
 from trainbudget.plan.script_host import scratch_folder
-from trainbudget.plan.script_models import BuiltModels
-from trainbudget.plan.script_protocol import Facts, Question
+from trainbudget.plan.script_huggingface_facts import (
+    asks_for_checkpointing,
+    facts_of,
+    kind_of_checkpointing,
+    longest_batch,
+    optimizer_steps,
+)
+from trainbudget.plan.script_protocol import Question
 from trainbudget.plan.simulated_device_cuda import Patches
 from trainbudget.plan.tracing.optimizers import optimizer_of
 
@@ -26,27 +30,6 @@ from trainbudget.plan.tracing.optimizers import optimizer_of
 ONLINE = ("GRPO", "PPO", "RLOO", "OnlineDPO", "XPO", "NashMD", "Reinforce", "GKD")
 _COMPANIONS = ("ref_model", "teacher_model", "reward_model", "value_model")
 _OWN_KERNELS = ("8bit", "4bit", "bnb", "paged", "lion", "ademamix", "apex", "32bit")
-#: Settings whose names the suggestions use or the title shows.
-_SETTINGS = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "optim",
-    "bf16",
-    "fp16",
-    "tf32",
-    "max_grad_norm",
-    "activation_checkpointing",
-    "gradient_checkpointing",
-    "per_device_eval_batch_size",
-    "eval_accumulation_steps",
-    "torch_compile",
-    "max_length",
-    "packing",
-    "train_sampling_strategy",
-    "group_by_length",
-    "num_train_epochs",
-    "max_steps",
-)
 
 
 class _Sharding:
@@ -83,7 +66,7 @@ def intercept(patches: Patches, catch: Catch) -> None:
                 catch.refused = (
                     f"{name} generates while it trains (online reinforcement learning): only the training step is estimated"
                 )
-                catch.facts = _facts(self, catch, sharding, None)
+                catch.facts = facts_of(self, catch, sharding.strategy, None)
                 catch.stop()
 
         return checked
@@ -147,10 +130,10 @@ def _capture(trainer: Any, catch: Catch, sharding: _Sharding) -> Captured:
     args = trainer.args
     loader = trainer.get_train_dataloader()
     batches = _first_batches(loader, min(2, args.gradient_accumulation_steps))
-    longest, long_batches, ratio = _longest(trainer, loader, batches[0])
-    facts = _facts(trainer, catch, sharding, longest)
+    longest, long_batches, ratio = longest_batch(trainer, loader, batches[0])
+    facts = facts_of(trainer, catch, sharding.strategy, longest)
     facts.long_batches, facts.token_ratio = long_batches, ratio
-    facts.steps = _steps(args, loader)
+    facts.steps = optimizer_steps(args, loader)
     facts.notes.extend(catch.notes)
     base = spec_of(facts.spec)
 
@@ -174,145 +157,6 @@ def _first_batches(loader: Any, count: int) -> list[Any]:
     return batches
 
 
-def _longest(trainer: Any, loader: Any, first: Any) -> tuple[Any, list[tuple[int, int]], float]:
-    """The batch with most tokens, the steps where the five largest come, and mean over longest tokens.
-
-    Only for data sets whose examples are tokenised already; otherwise the first batch stands for all.
-    """
-    data: Any = getattr(loader, "dataset", None)
-    sampler, collate = getattr(loader, "batch_sampler", None), getattr(loader, "collate_fn", None)
-    try:
-        lengths = _lengths(data)
-        if lengths is None or sampler is None or collate is None:
-            return first, [], 1.0
-        picks = [list(indices) for indices in sampler]
-        sizes = [max(lengths[i] for i in p) * len(p) for p in picks if p]
-        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])[:5]
-        accumulation = trainer.args.gradient_accumulation_steps
-        chosen = collate([data[i] for i in picks[order[0]]])
-        _, padded = shape_of(first)
-        if padded is not None and (shape_of(chosen)[1] or 0) < padded:
-            chosen = first
-        return chosen, [(i // accumulation + 1, sizes[i]) for i in order], sum(sizes) / len(sizes) / sizes[order[0]]
-    except (TypeError, KeyError, IndexError, AttributeError, ValueError):
-        return first, [], 1.0
-
-
-def _lengths(data: Any) -> list[int] | None:
-    """Tokens of every example of a map-style, tokenised data set of at most 200,000 examples (seconds to read)."""
-    if data is None or not hasattr(data, "__len__") or len(data) > 200_000:
-        return None
-    columns = getattr(data, "column_names", None)
-    if columns is not None:
-        return [len(x) for x in data["input_ids"]] if "input_ids" in columns else None
-    first = data[0]
-    if not isinstance(first, Mapping) or "input_ids" not in first:
-        return None
-    return [len(data[i]["input_ids"]) for i in range(len(data))]
-
-
-def _steps(args: Any, loader: Any) -> int | None:
-    if args.max_steps and args.max_steps > 0:
-        return int(args.max_steps)
-    try:
-        batches = len(loader)
-    except TypeError:
-        return None
-    return math.ceil(args.num_train_epochs * max(1, math.ceil(batches / args.gradient_accumulation_steps)))
-
-
-def _facts(trainer: Any, catch: Catch, sharding: _Sharding, batch: Any) -> Facts:
-    args, model, built = trainer.args, trainer.model, catch.built
-    examples, tokens = shape_of(batch) if batch is not None else (None, None)
-    dtype = _model_dtype(model)
-    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "tf32" if args.tf32 else "fp32"
-    if precision in ("fp32", "tf32") and dtype in ("bfloat16", "float16"):
-        precision = "bf16_pure" if dtype == "bfloat16" else "fp16_pure"
-    config: Any = getattr(model, "config", None)
-    notes = [*built.notes]
-    adapter = _adapter(model)
-    return Facts(
-        framework="huggingface",
-        title=_title(model, adapter, built),
-        spec={
-            "micro_batch": args.per_device_train_batch_size if examples is None else examples,
-            "sequence_length": tokens or _asked_length(args),
-            "gradient_accumulation": args.gradient_accumulation_steps,
-            "precision": precision,
-            "model_dtype": dtype,
-            "optimizer": getattr(args.optim, "value", str(args.optim)),
-            "activation_checkpointing": _kind_of_checkpointing(args) if args_checkpointing(args) else None,
-            "peft": adapter or ({"type": "given"} if built.quantization not in ("none", "unknown") else None),
-            "quantization": built.quantization if built.quantization != "unknown" else "none",
-            "strategy": sharding.strategy or ("ddp" if catch.world_size > 1 else "none"),
-            "world_size": catch.world_size,
-            "max_grad_norm": args.max_grad_norm or 0.0,
-            "pad": not _has_padding(batch),
-            "task": "image_classification" if tokens is None and batch is not None else "causal_lm",
-        },
-        settings={n: _plain(getattr(args, n)) for n in _SETTINGS if hasattr(args, n)},
-        eval_steps=_interval(args, "eval"),
-        eval_batches=_eval_batches(trainer),
-        save_steps=_interval(args, "save"),
-        model_config=config.to_dict() if hasattr(config, "to_dict") else None,
-        notes=notes,
-    )
-
-
-def _has_padding(batch: Any) -> bool:
-    mask = batch.get("attention_mask") if hasattr(batch, "get") else None
-    return isinstance(mask, torch.Tensor) and not mask.is_meta and bool((mask == 0).any())
-
-
-def _asked_length(args: Any) -> int:
-    """Tokens an example as the arguments bound them, for trainers that generate their own; 512 where they do not say."""
-    parts = [getattr(args, n, None) for n in ("max_prompt_length", "max_completion_length")]
-    known = [int(p) for p in parts if p]
-    return sum(known) if known else int(getattr(args, "max_length", None) or 512)
-
-
-def _interval(args: Any, which: str) -> int | None:
-    strategy = getattr(args, f"{which}_strategy", getattr(args, "evaluation_strategy", "no"))
-    strategy = getattr(strategy, "value", strategy)
-    steps = getattr(args, f"{which}_steps", None)
-    return int(steps) if strategy == "steps" and steps and steps >= 1 else None
-
-
-def _eval_batches(trainer: Any) -> int | None:
-    try:
-        return math.ceil(len(trainer.eval_dataset) / trainer.args.per_device_eval_batch_size)
-    except TypeError:
-        return None
-
-
-def _plain(value: Any) -> Any:
-    value = getattr(value, "value", value)
-    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
-
-
-def _model_dtype(model: Any) -> str:
-    kinds: dict[str, int] = {}
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            kinds[str(parameter.dtype)[6:]] = kinds.get(str(parameter.dtype)[6:], 0) + parameter.numel()
-    return max(kinds, key=lambda k: kinds[k], default="float32")
-
-
-def _adapter(model: Any) -> dict[str, Any] | None:
-    """Kind and rank of the adapter that trains."""
-    configs = getattr(model, "peft_config", None)
-    if not isinstance(configs, dict) or not configs:
-        return None
-    config = next(iter(configs.values()))
-    kind = "dora" if getattr(config, "use_dora", False) else type(config).__name__.removesuffix("Config").lower()
-    return {"type": kind, "r": config.r} if isinstance(getattr(config, "r", None), int) else {"type": kind}
-
-
-def _title(model: Any, adapter: dict[str, Any] | None, built: BuiltModels) -> str:
-    name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
-    return f"{Path(str(name)).name} · {method_of(adapter, built.quantization)}"
-
-
 def _trace(trainer: Any, question: Question, batch: Any, base: TrainSpec) -> Trace:
     args, spec = trainer.args, question.spec
     new = tuple(n if n != o else None for n, o in zip(_shape(spec), _shape(base), strict=True))
@@ -320,8 +164,8 @@ def _trace(trainer: Any, question: Question, batch: Any, base: TrainSpec) -> Tra
     args.gradient_accumulation_steps = trainer.current_gradient_accumulation_steps = spec.gradient_accumulation
     if spec.activation_checkpointing != base.activation_checkpointing and spec.activation_checkpointing is not None:
         _checkpoint(trainer.model, spec.activation_checkpointing)
-    elif args_checkpointing(args):
-        _checkpoint(trainer.model, _kind_of_checkpointing(args))
+    elif asks_for_checkpointing(args):
+        _checkpoint(trainer.model, kind_of_checkpointing(args))
     items = _items(trainer, batch, spec.gradient_accumulation)
     names = {id(p): n for n, p in trainer.model.named_parameters()}
     model = trainer.accelerator.prepare_model(trainer.model, device_placement=False)
@@ -371,16 +215,6 @@ def _rebound(optimizer: Any, names: dict[int, str], fresh: dict[str, Any]) -> An
         group["params"] = [fresh[names[id(p)]] for p in group["params"] if id(p) in names]
     optimizer.state.clear()
     return optimizer
-
-
-def args_checkpointing(args: Any) -> bool:
-    """Whether the arguments ask for activation checkpointing, by its new or its old name."""
-    return bool(getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing)
-
-
-def _kind_of_checkpointing(args: Any) -> str:
-    options = getattr(args, "activation_checkpointing_kwargs", None) or getattr(args, "gradient_checkpointing_kwargs", None) or {}
-    return "reentrant" if options.get("use_reentrant") else "non_reentrant"
 
 
 def _checkpoint(model: Any, kind: str) -> None:

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.metadata
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from trainbudget.errors import TrainBudgetError
-from trainbudget.plan.quantized import install_stand_in, quantize
+from trainbudget.plan.script_quantization import bitsandbytes_stands_in, quantization_kind, quantized
 from trainbudget.plan.simulated_device_cuda import Patches
 from trainbudget.plan.tracing.flash_attention import use_flash_attention
-from trainbudget.plan.tracing.optimizers import BlockwiseAdam, KernelAdam
 
 #: Arguments of `from_pretrained` that are about where weights come from and how they are placed, not about the model.
 _ABOUT_LOADING = frozenset(
@@ -148,7 +144,7 @@ def _build(cls: Any, name: Any, args: tuple[Any, ...], kwargs: dict[str, Any], b
     elif attention == "flex_attention":
         built.note("flex_attention traced as sdpa")
     if kind not in ("none", "unknown"):
-        model = _quantized(model, kind, quantization)
+        model = quantized(model, kind, quantization)
     elif kind == "unknown":
         built.note("this quantization is not modelled: weights counted at full size")
     built.config, built.quantization = config.to_dict(), kind
@@ -215,68 +211,6 @@ def _dtype_in_checkpoint(name: Any) -> torch.dtype | None:
         header = json.loads(file.read(min(size, 1 << 26)))
     kinds = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     return next((kinds[v["dtype"]] for k, v in header.items() if k != "__metadata__" and v.get("dtype") in kinds), None)
-
-
-def quantization_kind(config: Any, kwargs: dict[str, Any]) -> str:
-    """Our name for a quantization configuration: none, nf4, nf4_double, fp4, fp4_double, int8; `unknown` for any other."""
-    values = config if isinstance(config, dict) else getattr(config, "__dict__", {}) or {}
-    values = {k.lstrip("_"): v for k, v in values.items()}
-    if config is None and not (kwargs.get("load_in_4bit") or kwargs.get("load_in_8bit")):
-        return "none"
-    if values.get("load_in_4bit") or kwargs.get("load_in_4bit"):
-        kind = values.get("bnb_4bit_quant_type", "fp4")
-        return f"{kind}_double" if values.get("bnb_4bit_use_double_quant") else str(kind)
-    if values.get("load_in_8bit") or kwargs.get("load_in_8bit"):
-        return "int8"
-    return "unknown"
-
-
-def _quantized(model: Any, kind: str, config: Any) -> Any:
-    values = config if isinstance(config, dict) else getattr(config, "__dict__", {})
-    dtype = values.get("bnb_4bit_compute_dtype")
-    dtype = getattr(torch, dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
-    with torch.device("meta"):
-        model = quantize(model, kind, compute_dtype=dtype, skip=tuple(values.get("llm_int8_skip_modules") or ()))
-    # What Trainer asks of the quantizer before it trains adapters.
-    model.hf_quantizer = SimpleNamespace(
-        is_trainable=True,
-        is_qat_trainable=False,
-        is_compileable=False,
-        quantization_config=SimpleNamespace(quant_method="bitsandbytes"),
-    )
-    return model
-
-
-def bitsandbytes_stands_in(patches: Patches) -> None:
-    """`import bitsandbytes` gives layers and optimizers that run without its kernels; call it before peft is imported."""
-    package = install_stand_in()
-    optimizers = ModuleType("bitsandbytes.optim")
-    for name, (tensors, bits) in _BITSANDBYTES.items():
-        setattr(optimizers, name, _stand_in_optimizer(tensors, bits))
-    package.optim = optimizers  # type: ignore[attr-defined]
-    sys.modules["bitsandbytes.optim"] = optimizers
-    version = importlib.metadata.version
-    patches.put(importlib.metadata, "version", lambda name: package.__version__ if name == "bitsandbytes" else version(name))
-
-
-#: Optimizers of bitsandbytes: state tensors, bits an element.
-_BITSANDBYTES = {
-    "Adam": (2, 32),
-    "Adam8bit": (2, 8),
-    "AdamW": (2, 32),
-    "AdamW8bit": (2, 8),
-    "PagedAdamW8bit": (2, 8),
-    "Lion": (1, 32),
-    "Lion8bit": (1, 8),
-    "SGD8bit": (1, 8),
-}
-
-
-def _stand_in_optimizer(tensors: int, bits: int) -> Callable[..., Any]:
-    def build(params: Any, *args: Any, **kwargs: Any) -> Any:
-        return KernelAdam(params, tensors=tensors) if bits > 8 else BlockwiseAdam(params, tensors=tensors)
-
-    return build
 
 
 def _resize_without_statistics(patches: Patches, base: Any) -> None:

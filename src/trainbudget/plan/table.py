@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainbudget.plan.planner import Plan
+from trainbudget.plan.answer import Plan
 from trainbudget.plan.step_time import Estimate
 
 GIB = 1024**3
@@ -120,8 +120,8 @@ def _memory(plan: Plan, width: int, unicode: bool) -> list[str]:
     verdict = _verdict(plan.fits)
     if limit is not None:
         room = limit - memory.device.value
-        size = f"{abs(room) / GIB:.1f} GiB" if abs(room) >= GIB else f"{abs(room) / 1024**2:.0f} MiB"
-        verdict = f"{'head-room' if room >= 0 else 'short by'} {size} · {verdict}"
+        distance = f"{abs(room) / GIB:.1f} GiB" if abs(room) >= GIB else f"{abs(room) / 1024**2:.0f} MiB"
+        verdict = f"{'head-room' if room >= 0 else 'short by'} {distance} · {verdict}"
     device = f"  {'device':<18}{memory.device.value / unit:>8.1f} {name}  {interval}"
     if len(device) + 2 + len(verdict) <= width:
         lines.append(device + verdict.rjust(width - len(device)))

@@ -1,0 +1,186 @@
+"""What a caught Hugging Face Trainer says about its run: shapes, settings, length, the longest batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainbudget.plan.model_config import method_of
+from trainbudget.plan.script_capture import Catch, shape_of
+from trainbudget.plan.script_models import BuiltModels
+from trainbudget.plan.script_protocol import Facts
+
+#: Settings whose names the suggestions use or the title shows.
+_SETTINGS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "optim",
+    "bf16",
+    "fp16",
+    "tf32",
+    "max_grad_norm",
+    "activation_checkpointing",
+    "gradient_checkpointing",
+    "per_device_eval_batch_size",
+    "eval_accumulation_steps",
+    "torch_compile",
+    "max_length",
+    "packing",
+    "train_sampling_strategy",
+    "group_by_length",
+    "num_train_epochs",
+    "max_steps",
+)
+
+
+def facts_of(trainer: Any, catch: Catch, strategy: str | None, batch: Any) -> Facts:
+    args, model, built = trainer.args, trainer.model, catch.built
+    examples, tokens = shape_of(batch) if batch is not None else (None, None)
+    dtype = _model_dtype(model)
+    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "tf32" if args.tf32 else "fp32"
+    if precision in ("fp32", "tf32") and dtype in ("bfloat16", "float16"):
+        precision = "bf16_pure" if dtype == "bfloat16" else "fp16_pure"
+    config: Any = getattr(model, "config", None)
+    notes = [*built.notes]
+    adapter = _adapter(model)
+    return Facts(
+        framework="huggingface",
+        title=_title(model, adapter, built),
+        spec={
+            "micro_batch": args.per_device_train_batch_size if examples is None else examples,
+            "sequence_length": tokens or _asked_length(args),
+            "gradient_accumulation": args.gradient_accumulation_steps,
+            "precision": precision,
+            "model_dtype": dtype,
+            "optimizer": getattr(args.optim, "value", str(args.optim)),
+            "activation_checkpointing": kind_of_checkpointing(args) if asks_for_checkpointing(args) else None,
+            "peft": adapter or ({"type": "given"} if built.quantization not in ("none", "unknown") else None),
+            "quantization": built.quantization if built.quantization != "unknown" else "none",
+            "strategy": strategy or ("ddp" if catch.world_size > 1 else "none"),
+            "world_size": catch.world_size,
+            "max_grad_norm": args.max_grad_norm or 0.0,
+            "pad": not _has_padding(batch),
+            "task": "image_classification" if tokens is None and batch is not None else "causal_lm",
+        },
+        settings={n: _plain(getattr(args, n)) for n in _SETTINGS if hasattr(args, n)},
+        eval_steps=_interval(args, "eval"),
+        eval_batches=_eval_batches(trainer),
+        save_steps=_interval(args, "save"),
+        model_config=config.to_dict() if hasattr(config, "to_dict") else None,
+        notes=notes,
+    )
+
+
+def longest_batch(trainer: Any, loader: Any, first: Any) -> tuple[Any, list[tuple[int, int]], float]:
+    """The batch with most tokens, the steps where the five largest come, and mean over longest tokens.
+
+    Only for data sets whose examples are tokenised already; otherwise the first batch stands for all.
+    """
+    data: Any = getattr(loader, "dataset", None)
+    sampler, collate = getattr(loader, "batch_sampler", None), getattr(loader, "collate_fn", None)
+    try:
+        lengths = _lengths(data)
+        if lengths is None or sampler is None or collate is None:
+            return first, [], 1.0
+        picks = [list(indices) for indices in sampler]
+        sizes = [max(lengths[i] for i in p) * len(p) for p in picks if p]
+        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])[:5]
+        accumulation = trainer.args.gradient_accumulation_steps
+        chosen = collate([data[i] for i in picks[order[0]]])
+        _, padded = shape_of(first)
+        if padded is not None and (shape_of(chosen)[1] or 0) < padded:
+            chosen = first
+        return chosen, [(i // accumulation + 1, sizes[i]) for i in order], sum(sizes) / len(sizes) / sizes[order[0]]
+    except (TypeError, KeyError, IndexError, AttributeError, ValueError):
+        return first, [], 1.0
+
+
+def _lengths(data: Any) -> list[int] | None:
+    """Tokens of every example of a map-style, tokenised data set of at most 200,000 examples (seconds to read)."""
+    if data is None or not hasattr(data, "__len__") or len(data) > 200_000:
+        return None
+    columns = getattr(data, "column_names", None)
+    if columns is not None:
+        return [len(x) for x in data["input_ids"]] if "input_ids" in columns else None
+    first = data[0]
+    if not isinstance(first, Mapping) or "input_ids" not in first:
+        return None
+    return [len(data[i]["input_ids"]) for i in range(len(data))]
+
+
+def optimizer_steps(args: Any, loader: Any) -> int | None:
+    if args.max_steps and args.max_steps > 0:
+        return int(args.max_steps)
+    try:
+        batches = len(loader)
+    except TypeError:
+        return None
+    return math.ceil(args.num_train_epochs * max(1, math.ceil(batches / args.gradient_accumulation_steps)))
+
+
+def _has_padding(batch: Any) -> bool:
+    mask = batch.get("attention_mask") if hasattr(batch, "get") else None
+    return isinstance(mask, torch.Tensor) and not mask.is_meta and bool((mask == 0).any())
+
+
+def _asked_length(args: Any) -> int:
+    """Tokens an example as the arguments bound them, for trainers that generate their own; 512 where they do not say."""
+    parts = [getattr(args, n, None) for n in ("max_prompt_length", "max_completion_length")]
+    known = [int(p) for p in parts if p]
+    return sum(known) if known else int(getattr(args, "max_length", None) or 512)
+
+
+def _interval(args: Any, which: str) -> int | None:
+    strategy = getattr(args, f"{which}_strategy", getattr(args, "evaluation_strategy", "no"))
+    strategy = getattr(strategy, "value", strategy)
+    steps = getattr(args, f"{which}_steps", None)
+    return int(steps) if strategy == "steps" and steps and steps >= 1 else None
+
+
+def _eval_batches(trainer: Any) -> int | None:
+    try:
+        return math.ceil(len(trainer.eval_dataset) / trainer.args.per_device_eval_batch_size)
+    except TypeError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    value = getattr(value, "value", value)
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+
+
+def _model_dtype(model: Any) -> str:
+    kinds: dict[str, int] = {}
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            kinds[str(parameter.dtype)[6:]] = kinds.get(str(parameter.dtype)[6:], 0) + parameter.numel()
+    return max(kinds, key=lambda k: kinds[k], default="float32")
+
+
+def _adapter(model: Any) -> dict[str, Any] | None:
+    """Kind and rank of the adapter that trains."""
+    configs = getattr(model, "peft_config", None)
+    if not isinstance(configs, dict) or not configs:
+        return None
+    config = next(iter(configs.values()))
+    kind = "dora" if getattr(config, "use_dora", False) else type(config).__name__.removesuffix("Config").lower()
+    return {"type": kind, "r": config.r} if isinstance(getattr(config, "r", None), int) else {"type": kind}
+
+
+def _title(model: Any, adapter: dict[str, Any] | None, built: BuiltModels) -> str:
+    name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
+    return f"{Path(str(name)).name} · {method_of(adapter, built.quantization)}"
+
+
+def asks_for_checkpointing(args: Any) -> bool:
+    """Whether the arguments ask for activation checkpointing, by its new or its old name."""
+    return bool(getattr(args, "activation_checkpointing", None) or args.gradient_checkpointing)
+
+
+def kind_of_checkpointing(args: Any) -> str:
+    options = getattr(args, "activation_checkpointing_kwargs", None) or getattr(args, "gradient_checkpointing_kwargs", None) or {}
+    return "reentrant" if options.get("use_reentrant") else "non_reentrant"
