@@ -24,6 +24,7 @@ else:  # pragma: no cover - exercised on Python 3.10 only
 DEFAULT_LISTEN = "127.0.0.1:9837"
 ON_EXCEED = ("warn", "dry_run", "stop")
 STOP_ON = ("cost", "run_time", "memory")
+BACKENDS = ("auto", "nvml", "mock", "none")  # ... or the path of a trace
 STEP_CLOCKS = ("auto", "cuda", "wall")
 
 
@@ -82,6 +83,8 @@ class Settings:
             _one_of("stop_on", name, STOP_ON)
         _one_of("on_exceed", self.on_exceed, ON_EXCEED)
         _one_of("step_clock", self.step_clock, STEP_CLOCKS)
+        if os.sep not in self.backend and not self.backend.endswith((".jsonl", ".gz")):
+            _one_of("backend", self.backend.partition(":")[0], BACKENDS)
         if not 0.05 <= self.sample_period_s <= 3600.0:
             raise ConfigError(f"sample_period: {self.sample_period_s:g} s is outside 0.05 - 3600 s")
         parse_listen(self.listen)

@@ -35,20 +35,19 @@ EXPECTED_EMPTY: dict[str, dict[str, str]] = {
     "gpu": {},
     "monitor": {},
 }
-VIEWS: dict[str, dict[str, str]] = {
-    "fleet": {},
-    "run": {"var-run": "gemma-sft-91be"},
-    "gpu": {"var-run": "gemma-sft-91be"},
-    "monitor": {},
-}
+VIEWS = ("fleet", "run", "gpu", "monitor")
+#: Dashboards about one run, and the run shown: the one with most to see.
+OF_ONE_RUN = ("run", "gpu")
+RUN = "gemma-sft-91be"
 WIDTH = 1600
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")
-    parser.add_argument("--only", choices=sorted(VIEWS))
+    parser.add_argument("--only", choices=VIEWS)
     parser.add_argument("--themes", default="dark,light")
+    parser.add_argument("--run", default=RUN, help="for the dashboards about one run")
     parser.add_argument("--keep", type=Path, help="keep the history in this folder and use it again")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -57,7 +56,7 @@ def main() -> int:
     with history(options.keep) as (folder, end_s), prometheus_over(folder) as prom_url, serving(prom_url) as url:
         for name in [options.only] if options.only else VIEWS:
             for theme in options.themes.split(","):
-                problems += take(url, name, theme, end_s, options.out)
+                problems += take(url, name, theme, end_s, options.out, options.run)
     for problem in problems:
         sys.stderr.write(problem + "\n")
     return 1 if problems else 0
@@ -143,10 +142,12 @@ def serving(prom_url: str) -> Iterator[str]:
         server.server_close()
 
 
-def take(url: str, name: str, theme: str, end_s: float, out: Path) -> list[str]:
+def take(url: str, name: str, theme: str, end_s: float, out: Path, run: str) -> list[str]:
     """One picture; what is wrong with it, in words."""
     board = json.loads((ROOT / "grafana" / "dashboards" / f"{name}.json").read_text(encoding="utf-8"))
-    query = {"d": name, "theme": theme, "from": f"{(end_s - 3 * 3600) * 1000:.0f}", "to": f"{end_s * 1000:.0f}", **VIEWS[name]}
+    query = {"d": name, "theme": theme, "from": f"{(end_s - 3 * 3600) * 1000:.0f}", "to": f"{end_s * 1000:.0f}"}
+    if name in OF_ONE_RUN:
+        query["var-run"] = run
     picture = out.resolve() / f"{name}-{theme}.png"
     command = [
         "node",

@@ -23,8 +23,8 @@ def a_report(*, ended: bool = False) -> Report:
 def finding(severity: Severity = Severity.WARNING, **more) -> Finding:
     advice = (Advice(lever="workers", setting="dataloader_num_workers=8 (now 0)", saving={"time_s": 60.0}),)
     return Finding(
-        code="input_bound", cause="workers", severity=severity, raised_s=10.0, summary="31 % of the time is waited", advice=advice,
-        **more,
+        code="input_bound", cause="workers", severity=severity, raised_s=10.0, advice=advice,
+        summary="31 % of the time is waited", **more,
     )  # fmt: skip
 
 
