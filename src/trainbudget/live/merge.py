@@ -1,4 +1,4 @@
-"""Merging ordinary steps: above ten a second one line stands for several (sums and maxima)."""
+"""Merging ordinary steps: above ten a second one line stands for several (sums, maxima, the mean loss)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SUMS = (
     "data_wait_s", "data_wait_idle_s", "loader_wait_s", "forward_s", "backward_s", "optimizer_s", "communication_s",
     "pre_collective_s", "gpu_busy_s", "samples", "tokens", "useful_tokens", "micro_steps",
 )  # fmt: skip
-_MAXIMA = ("max_sequence_tokens", "loss", "grad_norm")
+_MAXIMA = ("max_sequence_tokens", "grad_norm")
 #: A step that was waited for this long is no more than one of ten a second: it keeps its own line, because waits that are
 #: averaged over their neighbours lose the rhythm that tells why data comes late.
 LONG_WAIT_S = 0.1
@@ -38,7 +38,16 @@ def merge_steps(first: Step, second: Step) -> Step:
         a, b = getattr(first, name), getattr(second, name)
         known = [v for v in (a, b) if v is not None]
         setattr(merged, name, next((v for v in known if math.isnan(v)), max(known, default=None)))
+    merged.loss = _mean_loss(first, second)
     return merged
+
+
+def _mean_loss(first: Step, second: Step) -> float | None:
+    """The mean of the lines that tell one: the largest of several would fall when fewer steps share a line."""
+    if first.loss is None or second.loss is None:
+        return second.loss if first.loss is None else first.loss
+    a, b = first.count or 1, second.count or 1
+    return (first.loss * a + second.loss * b) / (a + b)
 
 
 def mergeable(first: Step, second: Step) -> bool:
