@@ -52,7 +52,7 @@ class PcieDegraded(BaseDetector):
         runbook="Re-seat the card or its riser, look for AER messages in the kernel log, check the slot. Loading, offload and "
         "exchange between cards run at the link's speed.",
     )
-    every_s = 15.0
+    every_s = 30.0
     clear_s = 60.0
 
     def check(self, view: View) -> Iterable[Signal]:

@@ -32,6 +32,8 @@ class GpuLost(BaseDetector):
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
         for device in timeline.charged:
+            if device.lost_since_s is None and not device.errors:
+                continue
             code = lost_code(timeline, device)
             if code is None or (device.lost_since_s is None and not device.owned):
                 continue

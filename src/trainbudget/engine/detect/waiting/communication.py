@@ -47,7 +47,9 @@ class CommunicationBound(BaseDetector):
         if timeline.world_size < 2 and len(timeline.owned) < 2:
             return
         last = timeline.last_step
-        if last is None or not last.event.communication_s:
+        # The newest step alone, before the window is read: exposed communication is much the same in every step.
+        least = 0.75 * view.limit(self.record, "info_ratio")
+        if last is None or not last.event.communication_s or last.event.communication_s < least * last.duration_s * last.count:
             return
         shares = timeline.step_shares.current()
         if shares is None or shares.communication_ratio is None:

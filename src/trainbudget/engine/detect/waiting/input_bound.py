@@ -61,6 +61,7 @@ class InputBound(BaseDetector):
         self._first_epoch_wait_s: float | None = None  # mean wait in the first epoch, while its cause is open
         self._sums_s = (0.0, 0.0)  # waits and steps of the run at the last look
         self._waiting = False  # the last full look saw a wait
+        self._evidence: InputEvidence | None = None  # by which the cause was named
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
@@ -78,7 +79,8 @@ class InputBound(BaseDetector):
         if idle is None or idle[0] < view.limit(self.record, "info_ratio"):
             return
         ratio, assumed = idle
-        evidence = evidence_of(timeline, shares)
+        known = self._evidence if "input_bound" in view.raised else None
+        evidence = known if known is not None else evidence_of(timeline, shares)
         if not is_burst(evidence):
             ratio = min(ratio, usual_wait_ratio(shares))
             if ratio < view.limit(self.record, "info_ratio"):
@@ -88,6 +90,8 @@ class InputBound(BaseDetector):
             self._first_epoch_wait_s = shares.wait_s
         if cause == "storage" and self._first_epoch_wait_s is not None:
             cause = None  # the second epoch is about to tell a cold cache from a slow disk
+        # Evidence is that of the raise: gathered once, and again only while the cause is open.
+        self._evidence = evidence if cause is not None else None
         yield self._signal(view, shares, evidence, cause=cause, ratio=ratio, assumed=assumed)
 
     def _worth(self, view: View) -> bool:

@@ -59,8 +59,7 @@ class NaiveModelParallel(BaseDetector):
         if len(timeline.owned) < 2 or not timeline.run.training or timeline.run.open:
             return
         devices = [d for d in timeline.owned if d.active and not d.unused]
-        shares = timeline.step_shares.current()
-        if len(devices) < 2 or shares is None or (shares.wait_ratio or 0.0) > WAIT_RATIO:
+        if len(devices) < 2:
             return
         known = [(d, u) for d in devices if (u := mean_utilization(timeline, d)) is not None]
         if len(known) < len(devices):
@@ -69,6 +68,9 @@ class NaiveModelParallel(BaseDetector):
         whole = sum(means)
         # Below a half even one GPU's work is not there: something else is missing. One that does nearly all is no turn.
         if not 0.5 <= whole <= view.limit(self.record, "sum_ratio") or max(means) > 0.85 * whole or max(means) > 0.8:
+            return
+        shares = timeline.step_shares.current()
+        if shares is None or (shares.wait_ratio or 0.0) > WAIT_RATIO:
             return
         device_map = timeline.model.device_map if timeline.model is not None else None
         first, second = (d for d, _ in sorted(known, key=lambda pair: -pair[1])[:2])
