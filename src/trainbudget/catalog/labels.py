@@ -13,6 +13,8 @@ UNKNOWN_CURRENCY = "unspecified"
 def clean(text: object, *, most: int = MOST_CHARACTERS) -> str:
     """`text` with everything unprintable (controls, surrogates, line separators) replaced by `_`, cut to `most`."""
     raw = str(text)[: 4 * most]
+    if raw.isprintable():
+        return raw.strip()[:most].strip()
     return "".join(c if c.isprintable() else "_" for c in raw).strip()[:most].strip()
 
 

@@ -10,7 +10,8 @@ from trainbudget.catalog.alerts import ALERTS, INHIBITIONS, ROUTES
 from trainbudget.catalog.gpu_metrics import GPU_METRICS, SAMPLE_AGE
 from trainbudget.catalog.money_metrics import FINDINGS, MONEY_METRICS
 from trainbudget.catalog.recording import RECORDING
-from trainbudget.catalog.thresholds import THRESHOLDS
+from trainbudget.catalog.self_metrics import SERIES_DROPPED
+from trainbudget.catalog.thresholds import THRESHOLD_RECORD, THRESHOLDS
 from trainbudget.engine.detect import RECORDS
 from trainbudget.findings import Route
 
@@ -40,7 +41,7 @@ def metrics_markdown() -> str:
         "What is unknown has **no series**: a query that a device refuses is never 0. Money always carries `currency`; amounts "
         "of different currencies are never added. "
         f"A process has at most 80 + 40 x GPUs series ({most_series(8)} with eight GPUs); what would exceed that is left out, "
-        "least important first, and counted in `trainbudget_series_dropped`.\n",
+        f"least important first, and counted in `{SERIES_DROPPED.name}`.\n",
     ]
     for title, specs in groups:
         out += [f"## {title}\n", _metric_table(specs)]
@@ -68,7 +69,7 @@ def alerts_markdown() -> str:
         "While the first of these fires for a run, the others say nothing new about it:\n",
         "".join(f"- `{source}` silences {', '.join(f'`{t}`' for t in targets)}\n" for source, targets in INHIBITIONS),
         "## Thresholds\n",
-        "Rules compare with the recorded series `trainbudget:threshold{name=...}`. Edit the number in `thresholds.yaml` and "
+        f"Rules compare with the recorded series `{THRESHOLD_RECORD}{{name=...}}`. Edit the number in `thresholds.yaml` and "
         "reload; no other expression has to be touched. Thresholds of single findings are set where the run is: "
         "`thresholds={...}`.\n",
         "| name | default | unit | why |\n|---|---|---|---|\n"

@@ -200,7 +200,7 @@ def _runs() -> Json:
     order = ["run", "Value #A", severity, "code", *list(names)[1:]]
     to_run = {
         "title": "Open the run",
-        "url": f"/d/{RUN}?var-run=${{__value.raw:percentencode}}&var-datasource=${{datasource}}",
+        "url": f"/d/{RUN}?var-run=${{__value.raw:percentencode}}&var-datasource=${{datasource}}&${{__url_time_range}}",
         "targetBlank": False,
     }
     overrides = [Override(name=title, properties=properties) for title, _, properties in columns]

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from trainbudget.catalog import METRICS, Histogram, Kind, MetricSpec, Snapshot, most_series, rank_label, run_label
 from trainbudget.engine.report import Report
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+#: Labels every series begins with.
+BASE = 2
 AT_SCRAPE = tuple(spec for spec in METRICS if spec.at_scrape)
 AT_REPORT = tuple(spec for spec in METRICS if not spec.at_scrape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One line: the sample's name, its labels in order, its value."""
+class Series(NamedTuple):
+    """One line: the sample's name, its labels in order (`run` and `rank` first), its value. A tuple, for speed."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -59,12 +61,15 @@ def limited(found: Iterable[Family], most: int) -> tuple[list[Family], int]:
 def text_of(found: Iterable[Family]) -> str:
     """Families as text, help and type first."""
     out: list[str] = []
+    base, base_text = None, ""
     for family in found:
-        name = family.spec.name
-        out.append(f"# HELP {name} {_escape_help(family.spec.help)}\n# TYPE {name} {family.spec.kind.value}\n")
-        for series in family.series:
-            labels = ",".join(f'{key}="{escape(value)}"' for key, value in series.labels)
-            out.append(f"{series.name}{{{labels}}} {number(series.value)}\n")
+        out.append(_HEADS[family.spec.stem])
+        for name, labels, value in family.series:
+            if labels[:BASE] != base:
+                base = labels[:BASE]
+                base_text = ",".join(f'{key}="{escape(text)}"' for key, text in base)
+            more = "".join([f',{key}="{escape(text)}"' for key, text in labels[BASE:]])
+            out.append(f"{name}{{{base_text}{more}}} {number(value)}\n")
     return "".join(out)
 
 
@@ -118,3 +123,6 @@ def _buckets(name: str, histogram: Histogram, base: tuple[tuple[str, str], ...])
         yield Series(name=f"{name}_bucket", labels=(*base, ("le", bound)), value=count)
     yield Series(name=f"{name}_sum", labels=base, value=histogram.total)
     yield Series(name=f"{name}_count", labels=base, value=counts[-1])
+
+
+_HEADS = {spec.stem: f"# HELP {spec.name} {_escape_help(spec.help)}\n# TYPE {spec.name} {spec.kind.value}\n" for spec in METRICS}

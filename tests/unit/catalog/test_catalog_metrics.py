@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
+import trainbudget
 from trainbudget.catalog import METRICS, Kind, MetricSpec, Snapshot, Unit, clean, most_series, run_label
 from trainbudget.engine.report import GpuReport
 from trainbudget.events import Header
@@ -180,3 +184,15 @@ def test_a_run_label_is_printable_short_and_never_empty(header: Header, label: s
 def test_clean_text_is_bounded_whatever_comes() -> None:
     assert len(clean("é" * 100_000)) == 128
     assert clean("  a  ") == "a"
+
+
+def test_a_metric_name_is_written_nowhere_but_in_its_declaration() -> None:
+    """Panels, rules, docs and sinks hold the declared objects: a rename is one edit, a misspelling is an error."""
+    source = Path(trainbudget.__file__).parent
+    names = [spec.name for spec in METRICS]
+    for path in source.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert [name for name in names if re.search(rf"\b{name}\b", text)] == [], path
+    stems = [f'"{spec.stem}"' for spec in METRICS]
+    declarations = "".join(path.read_text(encoding="utf-8") for path in (source / "catalog").glob("*_metrics.py"))
+    assert [stem for stem in stems if declarations.count(stem) != 1] == []
