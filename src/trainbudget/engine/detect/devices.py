@@ -67,7 +67,9 @@ def steps_utilization(timeline: Timeline) -> tuple[float, float] | None:
         if not fresh(timeline, device):
             continue
         seen = [
-            s.utilization_ratio for s in device.since(since_s) if s.utilization_ratio is not None and not _inside(s.t_s, phases)
+            s.utilization_ratio
+            for s in device.since(since_s)
+            if s.utilization_ratio is not None and not (phases and _inside(s.t_s, phases))
         ]
         if len(seen) >= LEAST_READINGS:
             known = (sum(seen) / len(seen), sorted(seen)[len(seen) // 2])

@@ -69,6 +69,8 @@ class SpikeTrack:
 
         `devices` are asked how idle they were where the step itself does not tell.
         """
+        if record.duration_s < SPIKE_S and recompiles is None and self.compiled_first is not None:
+            return None  # the common case must cost nothing
         grown = recompiles is not None and recompiles > (self._recompiles or 0.0)
         self._recompiles = recompiles if recompiles is not None else self._recompiles
         if grown and self.recent and record.event.t_s - self.recent[-1].t_s <= COUNTED_LATE_S:

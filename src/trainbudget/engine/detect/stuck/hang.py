@@ -104,7 +104,7 @@ class Hang(BaseDetector):
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
         since_s = timeline.stalled_since_s
-        if since_s is None or any_lost(timeline) or spin_of(timeline) is not None:
+        if since_s is None or "collective_hang" in view.raised or any_lost(timeline) or spin_of(timeline) is not None:
             return
         silent_s = timeline.since(since_s)
         utilization = busiest_utilization(timeline)
