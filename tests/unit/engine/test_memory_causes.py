@@ -246,3 +246,15 @@ def test_the_longest_batch_is_named_although_unwinding_hid_it():
     found = post_mortem(ended(longest(fail_at=39.3)))
     assert found.cause == "longest_batch"
     assert found.evidence["allocated_bytes"] > 38 * GIB
+
+
+def test_a_search_in_small_steps_is_told_three_times():
+    """A framework that takes a tenth off the batch at a time fails a dozen times before it fits: that is one story."""
+    build = course(card().start(batch_size=32), 10, flat(15.0, 35.0))
+    for size in range(31, 19, -1):
+        fail(build, 9.0, reserved=39.0, end=False)
+        build.step = 0
+        build.wait(10.0).moment("train_begin", batch_size=size)
+        course(build, 10, flat(15.0, 35.0))
+    found = findings(build.end(), "oom")
+    assert [f.severity for f in found] == [Severity.WARNING] * 3

@@ -13,8 +13,13 @@ from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.run import Moment
 from trainbudget.findings import CodeRecord, Route, Severity
 
-#: Seconds after which an error that nothing followed is taken as what it looks like: the end of the run.
-SETTLE_S = 5.0
+#: Seconds after which an error that nothing followed is taken as what it looks like: the end of the run. Whoever tries again
+#: makes loaders and optimizer anew first, which takes 10 s on a busy host; an exception or an end says it at once.
+SETTLE_S = 15.0
+#: Rounds of one search for a batch that fits that are told: halving takes few; a framework that takes a tenth off at a time
+#: takes a dozen, and they are one story. Rounds further apart than this are none of one search.
+SEARCH_ROUNDS = 3
+SEARCH_S = 600.0
 #: An exception this soon after an `oom` event is the same error.
 SAME_S = 10.0
 _WORDS = {
@@ -72,6 +77,7 @@ class Oom(BaseDetector):
         self._handled: tuple[float, int] = (-1.0, 0)  # time of the newest handled moment, moments handled at that time
         self._pending: list[tuple[Moment, Crime, str, dict[str, object]]] = []
         self._last_oom_s = -1e9
+        self._survived: dict[tuple[int | None, str], tuple[float, int]] = {}  # when, and how often in a row
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
@@ -86,6 +92,8 @@ class Oom(BaseDetector):
             if severity is None:
                 self._pending.append(entry)
                 continue
+            if severity is Severity.WARNING and self._is_told(moment, crime, cause):
+                continue
             device = f" on GPU {crime.gpu}" if crime.gpu is not None else ""
             asked = f"{gib(crime.requested)} asked" if crime.requested is not None else "the request"
             held = f", {gib(crime.allocated)} in use" if crime.allocated is not None else ""
@@ -99,6 +107,13 @@ class Oom(BaseDetector):
                 evidence=evidence,
                 once=True,
             )
+
+    def _is_told(self, moment: Moment, crime: Crime, cause: str) -> bool:
+        """Whether an error that training survived is another round of a search that has been told."""
+        before_s, rounds = self._survived.get((crime.gpu, cause), (-1e9, 0))
+        rounds = rounds + 1 if moment.t_s - before_s <= SEARCH_S else 1
+        self._survived[(crime.gpu, cause)] = (moment.t_s, rounds)
+        return rounds > SEARCH_ROUNDS
 
     def _new(self, timeline: Timeline) -> list[Moment]:
         """Moments since the last look, oldest first. They are kept in order of time; several may share one."""

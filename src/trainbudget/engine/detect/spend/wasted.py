@@ -20,6 +20,7 @@ EXPLAINED_BY: dict[str, frozenset[str]] = {
     "idle": frozenset({"unused_gpu", "gpu_idle", "finished_holding_gpu", "notebook_idle", "naive_model_parallel"}),
     "stall": frozenset({"hang", "collective_hang", "gpu_lost", "gpu_unavailable"}),
     "lost": frozenset({"oom"}),
+    "other": frozenset({"gc_pause", "epoch_start_overhead"}),  # where they fall between two steps
 }
 
 
