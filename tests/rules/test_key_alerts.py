@@ -235,6 +235,18 @@ def test_an_out_of_memory_error_is_told_after_its_process_has_died(tmp_path: Pat
     run_cases(tmp_path, [case(series, told, firing("TrainbudgetOom", "50m"))])
 
 
+def test_what_was_wrong_with_a_run_that_ended_well_is_history_and_with_a_failed_one_is_not(tmp_path: Path) -> None:
+    for state, firing_then in (("finished", 0), ("stopped", 0), ("failed", 1)):
+        series = {
+            **FRESH,
+            RUN_STATE.at(**A): f"{STATES['training']}x20 {STATES[state]}x40",
+            FINDING_ACTIVE.at(**A, code="hang", severity="critical"): "1x60",
+        }
+        count = f"count(ALERTS{{alertname='{alert_name('hang')}',alertstate='firing'}})"
+        then = value(count, "40m", *([("{}", 1.0)] * firing_then))
+        run_cases(tmp_path, [case(series, value(count, "15m", ("{}", 1.0)), then)])
+
+
 def test_a_thousand_ranks_with_one_trouble_are_one_alert(tmp_path: Path) -> None:
     series: dict[str, str] = {}
     for rank in range(50):

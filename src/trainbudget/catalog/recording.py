@@ -175,8 +175,13 @@ FINDING = RecordSpec(
     stem="finding",
     unit=Unit.COUNT,
     labels=("run", "code", "severity"),
-    expr=by("run, code, severity", fresh(f"{FINDING_ACTIVE.name} > 0"), "count"),
-    help="Ranks on which a finding is active.",
+    # What was wrong with a run that has ended well is history; how a failed one ended is news.
+    expr=by(
+        "run, code, severity",
+        f"{fresh(f'{FINDING_ACTIVE.name} > 0')}\nunless on (run, rank) (({RUN_STATE.name} >= {ENDED}) < {STATES['failed']})\n",
+        "count",
+    ),
+    help="Ranks on which a finding is active; not of runs that have ended well.",
 )
 STEP_AGE = RecordSpec(
     stem="last_step_age_seconds",
