@@ -45,6 +45,9 @@ class Settings:
         step_clock: `auto`, `cuda` (events on the current stream) or `wall`.
         listen: `host:port` of the metrics page, or `off`.
         strict_port: a busy port is an error instead of a reason to take the next one.
+        pushgateway: address of a Pushgateway; textfile: folder of node_exporter's textfile collector.
+        otlp: endpoint for OTLP metrics over HTTP, or `auto` for the OTEL_EXPORTER_OTLP_* variables.
+        notify: apprise addresses that are told of findings.
         run_name: of the run; default: the framework's own.
         directory: parent of run directories; run_directory: this run's own.
         record: whether facts are written down; record_max_bytes: per day and rank.
@@ -65,6 +68,10 @@ class Settings:
     step_clock: str = "auto"
     listen: str = DEFAULT_LISTEN
     strict_port: bool = False
+    pushgateway: str | None = None
+    textfile: str | None = None
+    otlp: str | None = None
+    notify: tuple[str, ...] = ()
     run_name: str | None = None
     directory: str | None = None
     run_directory: str | None = None
@@ -264,6 +271,10 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "step_clock": _text,
     "listen": _text,
     "strict_port": _boolean,
+    "pushgateway": _text,
+    "textfile": _text,
+    "otlp": _text,
+    "notify": _names,
     "run_name": _text,
     "directory": _text,
     "run_directory": _text,

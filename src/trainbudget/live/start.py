@@ -126,6 +126,7 @@ def _parts(monitor: Monitor) -> Parts:
     exporter = _attempt(monitor, "metrics page", lambda: _exporter(monitor))
     if exporter is not None:
         sinks.append(exporter)
+    sinks += _attempt(monitor, "outputs", lambda: _outputs(monitor)) or []
     return Parts(
         pipeline=Pipeline(FanOut(sinks), ignore=settings.ignore, thresholds=settings.thresholds),
         writer=writer,
@@ -191,6 +192,20 @@ def _writer(monitor: Monitor) -> TraceWriter | None:
 
 def _beside(directory: Path, number: int) -> Path:
     return directory.with_name(f"{directory.name}-{number}")
+
+
+def _outputs(monitor: Monitor) -> list[Sink]:
+    from trainbudget.sinks.outputs import open_outputs
+
+    settings = monitor.settings
+    return open_outputs(
+        pushgateway=settings.pushgateway,
+        textfile=settings.textfile,
+        otlp=settings.otlp,
+        notify=settings.notify,
+        clock=monitor._clock,
+        warn=lambda text: _log.warning("%s; training goes on without it", text),
+    )
 
 
 def _exporter(monitor: Monitor) -> Any | None:
