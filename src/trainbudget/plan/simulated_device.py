@@ -11,19 +11,24 @@ The registration lasts for the life of the process and excludes another PrivateU
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import backend_registration
 
-NAME = "simgpu"  # what tensor.device.type really is; "cuda" cannot be used, the string parses to the real type
+# torch 2.10 is the first that can register a device from Python. Before it the trace runs on fake CPU tensors with CUDA's
+# policies put over the CPU's: right for what models use most, but not for everything, so such a trace says that it is not
+# portable and its interval is wider.
+PORTABLE = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+NAME = (
+    "simgpu" if PORTABLE else "cpu"
+)  # what tensor.device.type really is; "cuda" cannot be used, the string parses to the real type
+KEY = "PrivateUse1" if PORTABLE else "CPU"  # suffix of the dispatch keys
 HALF = (torch.float16, torch.bfloat16)
 
 _registrations: list[torch.library.Library] = []  # torch drops a registration together with its Library
-
-
-class SimulatedDeviceUnavailable(Exception):
-    """This torch cannot register a device from Python (it is older than 2.9)."""
 
 
 class _DeviceModule:
@@ -80,34 +85,28 @@ class SimulatedMode(FakeTensorMode):
 
 
 def available() -> bool:
-    """Whether this torch can register a device from Python."""
-    from torch.utils import backend_registration
-
-    return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+    """Whether this torch can register a device from Python; without it traces are approximate."""
+    return PORTABLE
 
 
 def install() -> list[str]:
-    """Register the device once per process; returns the CUDA autocast operators of this torch that are not known here.
-
-    Raises:
-        SimulatedDeviceUnavailable: torch is too old.
-    """
+    """Register the device once per process; returns the CUDA autocast operators of this torch that are not known here."""
     if _registrations:
         return []
-    if not available():
-        raise SimulatedDeviceUnavailable(f"torch {torch.__version__} cannot register a device from Python")
-    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-
     from trainbudget.plan.simulated_device_autocast import install_autocast
     from trainbudget.plan.simulated_device_kernels import install_kernels
 
-    _setup_privateuseone_for_python_backend(NAME, _DeviceModule())
     library = torch.library.Library("aten", "IMPL")
-    rest = torch.library.Library("_", "IMPL")
-    _registrations.extend((library, rest))
-    rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # torch does so for its own devices only
-    unknown = install_autocast(library)
-    install_kernels(library)
+    _registrations.append(library)
+    if PORTABLE:
+        backend_registration._setup_privateuseone_for_python_backend(NAME, _DeviceModule())
+        rest = torch.library.Library("_", "IMPL")
+        _registrations.append(rest)
+        rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # torch does so for its own devices only
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*[Oo]verriding a previously registered kernel.*")  # the CPU's own, on purpose
+        unknown = install_autocast(library)
+        install_kernels(library)
     return unknown
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from trainbudget.plan.simulated_device import HALF, NAME
+from trainbudget.plan.simulated_device import HALF, KEY, NAME
 
 LOWER_PRECISION = [
     "_convolution.deprecated",
@@ -141,7 +141,7 @@ WIDEST = [
 REFUSED = ["binary_cross_entropy"]
 CUDA_ONLY = {"_cudnn_rnn", "cudnn_convolution", "cudnn_convolution_transpose", "linalg_matrix_sqrth"}
 
-_AUTOCAST_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_AUTOCAST_KEY = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "Autocast" + KEY))
 _weight_casts: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}  # emptied whenever torch empties its own cache
 
 
@@ -159,7 +159,7 @@ def install_autocast(library: torch.library.Library) -> list[str]:
             known.add(name)
             op = _operator(name)
             if op is not None and torch._C._dispatch_has_kernel_for_dispatch_key("aten::" + name, "AutocastCUDA"):
-                library.impl(name, kernel_of(op), "AutocastPrivateUse1")
+                library.impl(name, kernel_of(op), "Autocast" + KEY)
 
     put(LOWER_PRECISION, lambda op: _casting(op, lambda _: _lower_dtype()))
     put(FULL_PRECISION, lambda op: _casting(op, lambda _: torch.float32))

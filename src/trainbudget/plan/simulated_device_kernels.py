@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trainbudget.plan.simulated_device import HALF
+from trainbudget.plan.simulated_device import HALF, KEY, PORTABLE
 
 aten = torch.ops.aten
 
@@ -30,12 +30,19 @@ class AttentionTarget:
 
 def install_kernels(library: torch.library.Library) -> None:
     """Register the operators on the simulated device's dispatch keys."""
-    library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
-    library.impl("softmax.int", _softmax_of(aten._softmax), "AutogradPrivateUse1")
-    library.impl("log_softmax.int", _softmax_of(aten._log_softmax), "AutogradPrivateUse1")
+    library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "Autograd" + KEY)
+    library.impl("softmax.int", _softmax_of(aten._softmax), "Autograd" + KEY)
+    library.impl("log_softmax.int", _softmax_of(aten._log_softmax), "Autograd" + KEY)
+    if not PORTABLE:
+        library.impl("dropout", _dropout, "AutogradCPU")  # the CPU's keeps a float mask
+        return
     for name in FUSED_ON_CUDA:
         if hasattr(aten, name):
             library.impl(name, _never, "PrivateUse1")
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    return aten.native_dropout(x, p, train)[0] if train and 0 < p < 1 else x
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

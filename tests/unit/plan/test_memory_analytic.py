@@ -9,7 +9,13 @@ from trainbudget.plan.allocator import GIB
 from trainbudget.plan.analytic import model_size, predict_analytic
 from trainbudget.plan.train_spec import TargetGpu, TrainSpec
 
-LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 32000}
+LLAMA_7B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+}
 GPU = TargetGpu()
 
 

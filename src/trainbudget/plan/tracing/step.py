@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from trainbudget.plan.simulated_device import NAME, SimulatedMode, install
+from trainbudget.plan.simulated_device import NAME, PORTABLE, SimulatedMode, install
 from trainbudget.plan.simulated_device_cuda import CudaAlias, Patches, user_sees_cuda
 from trainbudget.plan.simulated_device_kernels import AttentionTarget
 from trainbudget.plan.tracing.failure import TraceFailed, reason_of
@@ -335,6 +335,7 @@ class _Loop:
             spec=self._spec,
             not_understood=[f"{name}: {why}" for name, why in recorder.unknown.items()],
             answers=recorder.answers,
+            portable=PORTABLE,
             torch_version=str(torch.__version__),
         )
 
