@@ -21,6 +21,9 @@ _TYPES = {Severity.INFO: "info", Severity.WARNING: "warning", Severity.CRITICAL:
 class NotifySink:
     """Sends a message for each finding from `at_least` on, and one when it has cleared.
 
+    Rank 0 speaks for the job. Other ranks tell only what happens to a device of theirs and is critical: what all ranks see
+    (waiting for data, a hang) would be told a thousand times.
+
     Args:
         urls: apprise addresses (`slack://...`, `ntfy://...`, `mailto://...`, `json://host/path`).
 
@@ -61,7 +64,9 @@ class NotifySink:
     def write(self, report: Report, raised: Sequence[Finding], cleared: Sequence[Finding]) -> None:
         for finding in raised:
             severity = Severity(finding.severity)
-            if severity.level < self._at_least.level or not self._is_news(finding, severity):
+            if severity.level < self._at_least.level or not _own_news(report, finding, severity):
+                continue
+            if not self._is_news(finding, severity):
                 continue
             self._open.add(_key(finding))
             self._submit(title_of(report, finding), body_of(report, finding), _TYPES[severity])
@@ -110,6 +115,10 @@ def body_of(report: Report, finding: Finding) -> str:
 def cleared_text(finding: Finding) -> str:
     lasted_s = (finding.cleared_s or finding.raised_s) - finding.raised_s
     return f"{clean(finding.summary, most=600) or finding.code}\nIt lasted {lasted_s / 60.0:.1f} minutes."
+
+
+def _own_news(report: Report, finding: Finding, severity: Severity) -> bool:
+    return not report.header.rank or (severity is Severity.CRITICAL and finding.gpu is not None)
 
 
 def _key(finding: Finding) -> tuple[str, int | None, int | None]:

@@ -8,6 +8,7 @@ import pytest
 
 from trainbudget.clock import ManualClock
 from trainbudget.errors import ConfigError
+from trainbudget.events import Header
 from trainbudget.findings import Advice, Severity
 from unit.sinks.receiver import Receiver, receiving
 from unit.sinks.report_samples import finding, report
@@ -75,6 +76,17 @@ def test_observations_are_not_worth_a_message_and_flapping_is_told_once() -> Non
         sink.close()
         assert len(hook.calls) == 2
     assert [m["type"] for m in told] == ["warning", "failure"]
+
+
+def test_other_ranks_tell_only_what_happens_to_their_own_device() -> None:
+    header = Header(run="big", id="1k", rank=7, world_size=1000)
+    common = (finding("hang", Severity.CRITICAL), finding("input_bound"), finding("thermal_throttle", gpu=0))
+    with receiving() as hook:
+        sink = NotifySink(address(hook))
+        sink.write(report(header=header), (*common, finding("gpu_lost", Severity.CRITICAL, gpu=0)), ())
+        messages(hook, 1)
+        sink.close()
+        assert [json.loads(call.body)["title"] for call in hook.calls] == ["big-1k: critical: gpu_lost"]
 
 
 def test_hostile_text_arrives_as_text() -> None:
