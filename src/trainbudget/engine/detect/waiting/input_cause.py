@@ -16,6 +16,9 @@ from trainbudget.events import HostReading
 CPU_FULL = 0.85
 #: CPUs that wait for disks this share of the time are waiting for them: at rest it is below 1 %.
 IO_WAIT = 0.10
+#: On a full machine whoever wants a CPU still gets this much of a core, unless ten processes wait for each of them: a loader
+#: that takes less waits for something else, and the load is other people's.
+WANTS_CPU = 0.10
 #: Workers that each keep less than this much of a core busy are waiting themselves.
 WORKER_WAITS = 0.5
 #: Reads below this are log files.
@@ -46,6 +49,7 @@ class InputEvidence:
     read_bytes_per_s: float | None
     burst_period: int | None
     token_correlation: float | None
+    wants_cpu: bool  # whether whoever loads the data takes part in the load; true where it is not known
     first_epoch: bool  # of several, or of an unknown number
     later_epoch: bool  # the data has been read once already
 
@@ -58,6 +62,9 @@ def evidence_of(timeline: Timeline, shares: StepShares) -> InputEvidence:
     readings = [h for h in timeline.host.window if h.t_s >= since_s]
     workers = _workers(timeline)
     children = _mean([h.children_cpu_ratio for h in readings])
+    loaders = max(1, workers or 0)
+    loading = children if workers else _mean([h.process_cpu_ratio for h in readings])
+    fair = WANTS_CPU * min(1.0, (host.cpu_count or loaders) / loaders if host is not None else 1.0)
     epochs = timeline.run.epochs_total
     return InputEvidence(
         workers=workers,
@@ -68,6 +75,7 @@ def evidence_of(timeline: Timeline, shares: StepShares) -> InputEvidence:
         read_bytes_per_s=_mean([h.read_bytes_per_s for h in readings]),
         burst_period=_rhythm(shares.waits_s, workers),
         token_correlation=_token_correlation(timeline),
+        wants_cpu=loading is None or workers is None or loading / loaders >= fair,
         first_epoch=epochs == 1 and _epochs_planned(timeline) != 1,
         later_epoch=epochs > 1,
     )
@@ -84,7 +92,7 @@ def is_burst(evidence: InputEvidence) -> bool:
 def cause_of(evidence: InputEvidence) -> str | None:
     """The closed word, or None while two of them are equally good (a first epoch that reads from disk)."""
     cpu = evidence.cpu_ratio
-    if cpu is not None and cpu >= CPU_FULL:
+    if cpu is not None and cpu >= CPU_FULL and evidence.wants_cpu:
         per_token = evidence.token_correlation
         return "tokenize" if per_token is not None and per_token >= TOKEN_CORRELATION else "cpu"
     if _waits_for_disk(evidence):
