@@ -1,6 +1,6 @@
 """Every operator of torch's own test suite on the simulated device, against the build's own dispatch.
 
-That is fake CUDA where torch is built with it (no device is needed), else fake CPU. Compared are shapes and dtypes of the results.
+That is fake CUDA where torch is built with it (no device is needed), else fake CPU. Compared are shapes and dtypes of results.
 Differences must be explained here.
 """
 
