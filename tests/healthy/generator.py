@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
-from collections import deque
 from typing import Any
 
 from healthy.physics import GIB, Scenario, draw
@@ -69,7 +67,7 @@ class Hour:
         self.hooks = 0.0
         self.saved = 0
         self.ecc = 0.0
-        self.lately: deque[float] = deque([s.step_s], maxlen=30)  # own steps: what the other ranks' steps take on average too
+        self.latest_s = s.step_s  # the newest ordinary step
         self._pending: list[tuple[float, float, float]] = []  # merged steps: start, length, wait
         self._next = {"reading": self.dice.uniform(0, s.sample_period_s), "host": 1.0, "self": 10.0, "rank": 15.0, "gc": 40.0}
 
@@ -230,7 +228,8 @@ class Hour:
         length = self._length(done)
         seconds = max(0.5 * s.step_s, s.step_s * length * (1.0 + dice.gauss(0.0, s.jitter))) * slow
         wait = s.step_s * s.wait_share * dice.expovariate(1.0)
-        self.lately.append(seconds)
+        if slow == 1.0:
+            self.latest_s = seconds
         self.top_length = max(self.top_length, length)
         if s.step_s * MERGE_ABOVE_PER_S < 1.0 and slow == 1.0 and done > 10:
             self._merge(seconds, wait)
@@ -480,8 +479,10 @@ class Hour:
 
     def _rank(self, rank: int, at: float) -> Rank:
         s, dice = self.s, self.dice
-        # Every rank draws batches of its own; only a sampler that sorts gives them the same lengths at the same time.
-        usual = (self.lately[-1] if s.lengths == "sorted" else statistics.median(self.lately)) * dice.uniform(0.98, 1.02)
+        if s.lengths == "random":  # every rank draws batches of its own
+            usual = max(0.5 * s.step_s, s.step_s * min(1.6, max(0.4, math.exp(dice.gauss(0.0, s.length_spread)))))
+        else:  # a sampler that sorts gives all ranks like lengths at the same time
+            usual = self.latest_s * dice.uniform(0.98, 1.02)
         return Rank(
             t_s=at,
             rank=rank,

@@ -119,12 +119,16 @@ class HostMemoryForecast(BaseDetector):
             if end is None or (by == "rss" and not rss_counts(timeline, end)):
                 continue
             points = [p for p in series.points if since is None or p.t_s >= since]
+            if timeline.gaps:  # nothing grows while the machine sleeps: the line is drawn over wall seconds
+                points = [p._replace(t_s=timeline.wall_s(p.t_s)) for p in points]
             line = self._line(by, series, points)
             if line is None:
                 continue
             met = line.reaches(end)
             if met is not None:
-                out.append((by, met, line, points[-1].t_s - points[0].t_s))
+                asleep_s = timeline.now_s - timeline.wall_s()
+                at, low, high = (value + asleep_s for value in met)
+                out.append((by, (at, low, high), line, points[-1].t_s - points[0].t_s))
         return out
 
     def _line(self, by: str, series: Series, points: list[Point]) -> Trend | None:
