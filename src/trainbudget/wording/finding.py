@@ -6,6 +6,8 @@ import re
 import textwrap
 from typing import Any
 
+import msgspec
+
 from trainbudget.engine.detect import RECORDS
 from trainbudget.engine.report import Report
 from trainbudget.findings import Advice, Finding, Severity
@@ -135,6 +137,7 @@ def _first(finding: Finding, report: Report | None) -> str:
     named = where.rstrip(": ").replace(": ", " ")
     if where and not re.search(rf"\b{re.escape(named)}\b", text):
         text = where + text
+    finding = msgspec.structs.replace(finding, forecast_latest=None)  # a line of the raise says what was known then
     forecast = forecast_text(finding, finding.raised_s)
     if forecast is None:
         return text

@@ -14,6 +14,7 @@ from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.memory import MemoryTrack
 from trainbudget.engine.tracks.memory_records import PhaseMemory
 from trainbudget.findings import CodeRecord, Forecast, Route, Severity, Threshold
+from trainbudget.quantities import duration
 
 #: Lines in the phase before a trend is looked for.
 LEAST_LINES = 8
@@ -127,7 +128,7 @@ class EvalAccumulation(BaseDetector):
                 phase="eval",
                 severity=Severity.WARNING if meets else Severity.INFO,
                 summary=f"this evaluation has kept {gib(found.accumulated_bytes)} on the GPU and keeps on"
-                + (f": full in {max(0.0, hit_s[0] - timeline.now_s):.0f} s" if meets and hit_s is not None else ""),
+                + (f": full in {duration(max(0.0, hit_s[0] - timeline.now_s))}" if meets and hit_s is not None else ""),
                 evidence={
                     **now.evidence(),
                     "bytes_per_s": round(found.trend.slope),

@@ -67,9 +67,9 @@ class HostMemoryForecast(BaseDetector):
         ),
         levers=(),
         route=Route.PAGE,
-        runbook="If the children grow: fewer workers, smaller prefetch_factor, arrays instead of Python lists in the dataset "
-        "(copy-on-write), no caching per worker. If the process grows: what is appended to a list each step. In dmesg the "
-        "kernel's own word: Out of memory: Killed process.",
+        runbook="See who grew: with children_rss_bytes, take fewer workers, a smaller prefetch_factor and arrays instead of "
+        "Python lists in the dataset; with rss_bytes, look for what is kept from step to step. In dmesg the kernel's own word: "
+        "Out of memory: Killed process.",
     )
     every_s = 15.0
     clear_s = 120.0
