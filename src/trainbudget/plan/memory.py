@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from trainbudget.plan.allocator import AllocatorOptions
-from trainbudget.plan.memory_prediction import Interval, MemoryPrediction, predict_memory
+from trainbudget.plan.memory_prediction import MemoryPrediction, predict_memory
 from trainbudget.plan.memory_search import max_micro_batch, max_sequence_length
-from trainbudget.plan.tracing.subprocess import TraceFailed, trace_in_subprocess
+from trainbudget.plan.tracing.failure import TraceFailed
+from trainbudget.plan.tracing.subprocess import trace_in_subprocess
 from trainbudget.plan.tracing.trace import Category, OperatorCost, Phase, Trace, decode_trace, encode_trace
 from trainbudget.plan.train_spec import EvalSpec, TargetGpu, TrainSpec, spec_of
+from trainbudget.plan.uncertainty import Interval
 
 __all__ = [
     "AllocatorOptions",

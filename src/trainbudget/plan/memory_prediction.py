@@ -101,7 +101,7 @@ def _prediction(
         peak_phase=ledger.peak.phase.label,
         peak_by_phase={p.label: n for p, n in ledger.phase_peaks.items() if p is not Phase.SETUP},
         fits=_fits(trace, target, options, device=device, allocated=allocated, context=context[0]),
-        reasons=tuple(p.reason for p in device_parts if p.less_bytes or p.more_bytes),
+        reasons=(*(p.reason for p in device_parts if p.less_bytes or p.more_bytes), *trace.remarks),
         not_understood=tuple(trace.not_understood),
     )
 

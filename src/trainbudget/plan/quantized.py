@@ -62,7 +62,7 @@ def install_stand_in(version: str | None = None) -> ModuleType:
     layers.Linear4bit, layers.Linear8bitLt = Linear4bit, Linear8bitLt  # type: ignore[attr-defined]
     layers.Params4bit, layers.Int8Params = _Params4bit, _Int8Params  # type: ignore[attr-defined]
     package.nn, package.functional = layers, functional  # type: ignore[attr-defined]
-    package.__version__ = ".".join(map(str, bitsandbytes_version(version)))
+    vars(package)["__version__"] = ".".join(map(str, bitsandbytes_version(version)))
     package.trainbudget_stand_in = True  # type: ignore[attr-defined]
     sys.modules.update({m.__name__: m for m in (package, layers, functional)})
     return package

@@ -18,7 +18,7 @@ def use_flash_attention(model: torch.nn.Module) -> None:
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, flash_attention_mask)
     for module in model.modules():
         config = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation"):
+        if config is not None and hasattr(config, "_attn_implementation"):
             config._attn_implementation = NAME
 
 

@@ -62,14 +62,15 @@ def trace_config(model_config: Mapping[str, Any] | str | Path, spec: TrainSpec, 
 
 
 def _described(trace: Trace, spec: TrainSpec, choice: OptimizerChoice) -> Trace:
-    notes = [*trace.not_understood, *([choice.note] if choice.note else [])]
+    said = [choice.note] if choice.note else []
     return msgspec.structs.replace(
         trace,
         optimizer=spec.optimizer,
         state_tensors=choice.state_tensors,
         state_item_bytes=choice.state_item_bytes,
         optimizer_scratch=choice.scratch,
-        not_understood=notes,
+        not_understood=[*trace.not_understood, *([] if choice.exact else said)],
+        remarks=[*trace.remarks, *(said if choice.exact else [])],
     )
 
 
@@ -143,7 +144,7 @@ def _read_values(path: Path) -> dict[str, Any]:
 def _hugging_face_config(values: dict[str, Any], spec: TrainSpec) -> Any:
     from transformers import CONFIG_MAPPING
 
-    kind = values.get("model_type")
+    kind = str(values.get("model_type"))
     if kind not in CONFIG_MAPPING:
         raise ConfigError(f"model_type {kind!r} is unknown to the installed transformers")
     values = {

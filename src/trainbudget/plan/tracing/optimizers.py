@@ -132,6 +132,7 @@ def _choices() -> dict[str, OptimizerChoice]:
             state_item_bytes=0.5 + 4 / 128,
             scratch="none",
             exact=False,
+            note="optimizer adamw_torch_4bit: state sizes by block arithmetic, its temporaries are not modelled",
         ),
         "paged_adamw_8bit": paged_8bit,
         "paged_adamw_32bit": paged_8bit,

@@ -108,7 +108,7 @@ def _backward_seen(recorder: Recorder) -> Iterator[None]:
                 recorder.mark(Kind.BACKWARD_END)
                 recorder.enter_phase(Phase.FORWARD)
 
-    run_engine = torch.autograd._engine_run_backward
+    run_engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
     def run_engine_with_alias(*args: Any, **kwargs: Any) -> Any:
         with CudaAlias():  # torch takes function modes away inside backward; recomputation must see what the forward saw

@@ -121,6 +121,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         state_tensors, state_item_bytes: optimizer state a parameter, for strategies that shard it.
         optimizer_scratch: ``foreach``, ``loop``, ``fused`` or ``none``.
         not_understood: one line for each thing that the trace could only approximate.
+        remarks: one line for each thing the caller should know that does not make the prediction less certain.
         answers: how often a value that only a real device knows had to be guessed.
     """
 
@@ -137,6 +138,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     state_item_bytes: float | None = None
     optimizer_scratch: str = "foreach"
     not_understood: list[str] = msgspec.field(default_factory=list)
+    remarks: list[str] = msgspec.field(default_factory=list)
     answers: int = 0
     portable: bool = True
     torch_version: str = ""
