@@ -149,7 +149,7 @@ class TrainBudgetCallback(TrainerCallback):
             self._eval_open = False
             self.monitor.phase_end("eval", start_s=self.monitor.boundary_s)
 
-    on_predict = on_evaluate
+    on_predict = on_evaluate  # type: ignore[assignment]
 
     @hook
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

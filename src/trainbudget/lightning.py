@@ -213,7 +213,7 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
             return method(*args, **kwargs)
 
     def _read_loss(self, outputs: Any) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        loss: Any = outputs.get("loss") if isinstance(outputs, dict) else outputs
         device = getattr(loss, "device", None)
         # A loss on a GPU is not read: that would wait for the device.
         if device is not None and device.type == "cpu" and loss.numel() == 1:
@@ -230,7 +230,7 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
     def _show_status(self, trainer: Any) -> None:
         self._status_s = self.monitor.now_s() + 1.0
         report = self.monitor.report
-        bar = getattr(trainer.progress_bar_callback, "train_progress_bar", None)
+        bar: Any = getattr(trainer.progress_bar_callback, "train_progress_bar", None)
         if report is not None and hasattr(bar, "set_postfix_str"):
             bar.set_postfix_str(status_line(report), refresh=False)
 

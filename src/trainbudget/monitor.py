@@ -79,6 +79,19 @@ class Monitor:
         ConfigError: (a ValueError) an argument is unusable. Nothing else is ever raised.
     """
 
+    # What is known of the open or coming step so far; None = nothing.
+    _wait_s: float | None
+    _wait_inside_s: float
+    _tokens: float | None
+    _useful_tokens: float | None
+    _samples: float | None
+    _longest: float | None
+    _loss: float | None
+    _grad_norm: float | None
+    _micro_steps: int
+    _optimizer_s: float | None
+    _optimizer_begin_s: float | None
+
     def __init__(
         self, *, framework: str = "loop", clock: Clock | None = None, steps_total: int | None = None, **arguments: Any
     ) -> None:
@@ -517,17 +530,10 @@ class Monitor:
         return self._now_s() - self._zero_s
 
     def _reset_step(self) -> None:
-        self._wait_s: float | None = None
+        self._wait_s = self._tokens = self._useful_tokens = self._samples = self._longest = None
+        self._loss = self._grad_norm = self._optimizer_s = self._optimizer_begin_s = None
         self._wait_inside_s = 0.0
-        self._tokens: float | None = None
-        self._useful_tokens: float | None = None
-        self._samples: float | None = None
-        self._longest: float | None = None
-        self._loss: float | None = None
-        self._grad_norm: float | None = None
         self._micro_steps = 0
-        self._optimizer_s: float | None = None
-        self._optimizer_begin_s: float | None = None
 
     @harmless
     def _abandon_step(self) -> None:

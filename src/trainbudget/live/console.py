@@ -95,8 +95,8 @@ def let_go_of_stuck_handlers(logger: logging.Logger) -> None:
         flushed[:] = [reference for reference in flushed if reference() not in stuck]
 
 
-def _free(lock: threading.RLock) -> bool:  # type: ignore[valid-type]
-    if not lock.acquire(blocking=False):  # type: ignore[attr-defined]
+def _free(lock: threading.RLock) -> bool:
+    if not lock.acquire(blocking=False):
         return False
-    lock.release()  # type: ignore[attr-defined]
+    lock.release()
     return True

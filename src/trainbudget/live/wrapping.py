@@ -62,7 +62,8 @@ def put_around(owner: Any, around: Mapping[str, Callable[..., Any]], *, key: obj
         return None
     namespace = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
     marks = {"_stood_around_for": key, "__reduce_ex__": _reduce_as_found}
-    owner.__class__ = type(plain)(plain.__name__, (plain,), {**namespace, **marks, **methods})
+    metaclass: Any = type(plain)
+    owner.__class__ = metaclass(plain.__name__, (plain,), {**namespace, **marks, **methods})
     return Around(owner, plain)
 
 
@@ -76,7 +77,7 @@ def _method(function: Callable[..., Any], act: Callable[..., Any]) -> Callable[.
 
 def _reduce_as_found(self: Any, protocol: Any) -> Any:
     """Pickled and copied as an object of the class that everybody knows."""
-    found = next(base for base in type(self).__mro__ if "_stood_around_for" not in vars(base))
+    found: Any = next(base for base in type(self).__mro__ if "_stood_around_for" not in vars(base))
     twin = found.__new__(found)
     twin.__dict__.update(self.__dict__)
     return found.__reduce_ex__(twin, protocol)
