@@ -100,7 +100,7 @@ def levers_for(finding: Finding) -> tuple[Lever, ...]:
     if what == "effective_batch":  # a question of the learning rate, not of the memory
         ids = ()
     if ids is None and finding.code == "nothing_learned":
-        ids = ("L34",) if str(what).endswith("not_finite") else ("L33",)
+        ids = ("L34",) if str(what).endswith("not_finite") else ()  # stopping a run that never learned is no saving
     elif ids is None and finding.code == "wasted_spend":
         buckets = finding.evidence.get("buckets")
         ids = BY_BUCKET.get(next(iter(buckets), ""), ()) if isinstance(buckets, dict) else ()

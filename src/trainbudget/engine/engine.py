@@ -64,10 +64,10 @@ class Engine:
         kind = type(event)
         if kind in _MOMENTS:
             self._check(urgent=kind is not Phase)
-        elif timeline.now_s >= self._next_check_s:
-            self._check(urgent=False)
         elif kind is Header:
             self._take_header(event)  # type: ignore[arg-type]
+        elif timeline.now_s >= self._next_check_s:
+            self._check(urgent=False)
 
     def report(self) -> Report:
         return report_of(self.timeline, self.ledger, self.findings)

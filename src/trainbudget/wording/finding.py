@@ -32,6 +32,8 @@ _WASTE_SHARE = {
 }
 #: Phases that a runbook may have a sentence for.
 _PHASES = ("save", "eval", "resume")
+#: Evidence `what` that has a sentence of its own.
+_WHATS = ("constant_loss", "flat_loss")
 #: What happens at the time that a forecast names; elsewhere the headline itself says it.
 _FORECAST_VERB = {
     "cost_over_budget": "used up",
@@ -95,9 +97,9 @@ def hint_text(finding: Finding) -> str | None:
     if record is None:
         return None
     first = None
-    own = {finding.cause, finding.phase} - {None}
+    own = {finding.cause, finding.phase, finding.evidence.get("what")} - {None}
     for sentence in _sentences(record.runbook):
-        names, said = _named(sentence, {*record.causes, *_PHASES})
+        names, said = _named(sentence, {*record.causes, *_PHASES, *_WHATS})
         if own.intersection(names):
             return said[:1].upper() + said[1:] if re.match(r"[a-z]+[ ,:]", said) else said
         if not names and first is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from trainbudget.events import Lint, Self
+from trainbudget.events import Header, Lint, Self
 from trainbudget.findings import Severity
 from unit.engine.feeding import findings
 from unit.engine.minimal import efficiency, settings
@@ -52,3 +53,13 @@ def test_counters_that_restart_are_no_time():
     for n in range(60):
         build.steps(10).add(Self(t_s=build.t, hook_s=0.001 * (build.t if n < 30 else build.t - 300), cpu_s=None))
     assert findings(build.end()) == []
+
+
+def test_what_was_muted_and_tuned_in_the_run_is_so_in_its_replay():
+    """The header is a trace's first line, at 0 s: a look that was due at the same moment took its place."""
+    events = settings.lint("setting_unknown", "overlap_communication")
+    assert findings(events, "setting_unknown")
+    header = next(e for e in events if isinstance(e, Header))
+    muted = [msgspec.structs.replace(e, ignore=["setting_unknown"]) if e is header else e for e in events]
+    muted.sort(key=lambda e: 0 if isinstance(e, Header) else 1)
+    assert not findings(muted, "setting_unknown")

@@ -56,10 +56,11 @@ class NothingLearned(BaseDetector):
             ),
             Threshold(name="flat_s", default=3600.0, unit="s", reason="shorter runs are tests; a test's loss need not fall"),
         ),
-        levers=("L34", "L33"),
+        levers=("L34",),
         route=Route.TICKET,
         runbook="Stop and go back to the last checkpoint before that step. Lower the learning rate, look at the batch of that "
-        "step, prefer bf16 to fp16. A flat loss: check that parameters are trained and the learning rate is not zero.",
+        "step, prefer bf16 to fp16. constant_loss, flat_loss: check that parameters are trained and that the learning rate is "
+        "not zero.",
     )
     every_s = 15.0
     clear_s = 120.0
