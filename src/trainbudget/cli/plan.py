@@ -75,7 +75,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     how.add_argument(
         "--no-search", action="store_true", help="skip the largest batch, the longest sequence and the changes (faster)"
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, plan_parser=parser)
     return parser
 
 
@@ -96,12 +96,16 @@ def _run(args: argparse.Namespace) -> int:
     if args.what is not None and args.model is not None:
         raise ConfigError("give either a file or script, or --model")
     path = Path(args.what) if args.what is not None else None
+    if path is not None and path.suffix != ".py" and args.arguments:
+        # Behind a plan file there is no script whose options these could be.
+        args = args.plan_parser.parse_args(args.arguments, argparse.Namespace(**{**vars(args), "arguments": []}))
+        if args.what is not None:
+            raise ConfigError(f"one plan file or script at a time: {path} or {args.what}?")
+        args.what = str(path)
     if path is not None and not path.exists():
         raise ConfigError(f"{path}: no such file")
     if path is not None and path.suffix == ".py":
         return _plan_script(args, path)
-    if path is not None and args.arguments:
-        raise ConfigError(f"arguments after {path} are for scripts only: {' '.join(args.arguments)}")
     return _plan_config(args, path)
 
 
@@ -189,7 +193,7 @@ def _answer(args: argparse.Namespace, request: PlanRequest, job: Any, script: bo
             say=say,
         )
         if script:
-            request = request_of_script(process.facts, request)
+            request = request_of_script(process.facts, request, strategy=args.strategy)
         if args.gpus:
             return _compare(args, planner, request)
         plan = planner.plan(request)

@@ -85,6 +85,7 @@ class Plan:
         out["price"] = None if self.price is None else _price_json(self.price)
         out["preprocess_cost"] = None if run is None or run.preprocess_cost is None else _estimate_json(run.preprocess_cost)
         out["longest_batches"] = [] if self.facts is None else [{"step": s, "tokens": t} for s, t in self.facts.long_batches]
+        out["script_startup_s"] = None if self.facts is None else self.facts.startup_s or None
         out["flops_per_step"] = None if step is None else step.model_flops
         return out
 

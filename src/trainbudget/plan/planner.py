@@ -293,9 +293,11 @@ def on_card(request: PlanRequest, gpu: GpuSpec) -> PlanRequest:
     return replace(request, gpu=gpu, memory_gib=None, charges=replace(request.charges, given=None, instance=None))
 
 
-def request_of_script(facts: Facts, base: PlanRequest) -> PlanRequest:
-    """What a caught script trains, on the card and at the price of `base`."""
+def request_of_script(facts: Facts, base: PlanRequest, *, strategy: str | None = None) -> PlanRequest:
+    """What a caught script trains, on the card and at the price of `base`; `strategy` replaces the script's own."""
     spec = spec_of({k: v for k, v in facts.spec.items() if v is not None})
+    if strategy is not None:
+        spec = msgspec.structs.replace(spec, strategy=strategy)
     if facts.eval_batches is not None:
         spec = msgspec.structs.replace(spec, evaluation=EvalSpec(batches=facts.eval_batches))
     duration = replace(

@@ -38,6 +38,7 @@ class Catch:
     host: HostMode = field(default_factory=HostMode)
     world_size: int = 1
     prepare_data: bool = True
+    kept: list[float] = field(default_factory=list)  # fractions of data sets that `--max-examples` kept
     captured: Captured | None = None
     refused: str | None = None
     own_loop: str | None = None

@@ -133,7 +133,7 @@ def _capture(trainer: Any, catch: Catch, sharding: _Sharding) -> Captured:
     longest, long_batches, ratio = longest_batch(trainer, loader, batches[0])
     facts = facts_of(trainer, catch, sharding.strategy, longest)
     facts.long_batches, facts.token_ratio = long_batches, ratio
-    facts.steps = optimizer_steps(args, loader)
+    facts.steps = optimizer_steps(args, loader, min(catch.kept, default=1.0))
     facts.notes.extend(catch.notes)
     base = spec_of(facts.spec)
 

@@ -112,11 +112,14 @@ def _lengths(data: Any) -> list[int] | None:
     return [len(data[i]["input_ids"]) for i in range(len(data))]
 
 
-def optimizer_steps(args: Any, loader: Any) -> int | None:
+def optimizer_steps(args: Any, loader: Any, kept: float = 1.0) -> int | None:
+    """Optimizer steps of the run; `kept` = the part of the data set that was prepared."""
     if args.max_steps and args.max_steps > 0:
         return int(args.max_steps)
     try:
         batches = len(loader)
+        if kept < 1.0:
+            batches = math.ceil(len(loader.dataset) / kept / args.per_device_train_batch_size)
     except TypeError:
         return None
     return math.ceil(args.num_train_epochs * max(1, math.ceil(batches / args.gradient_accumulation_steps)))

@@ -37,7 +37,6 @@ class Facts(msgspec.Struct, kw_only=True):
     model_config: dict[str, Any] | None = None
     notes: list[str] = []
     startup_s: float = 0.0
-    data_fraction: float = 1.0  # of the examples that were transformed
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

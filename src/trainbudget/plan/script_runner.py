@@ -142,7 +142,7 @@ def _prepare(job: Job, catch: Catch, patches: Any) -> None:
     script_host.tame_libraries(patches)
     if job.max_examples is not None:
         catch.notes.append(f"at most {job.max_examples} examples were prepared (--max-examples)")
-        script_host.limit_data(patches, job.max_examples)
+        catch.kept = script_host.limit_data(patches, job.max_examples)
     script_host.refuse_own_loops(patches, catch)
     if importlib.util.find_spec("transformers") is not None:
         from trainbudget.plan import script_huggingface

@@ -62,6 +62,15 @@ def test_a_plan_file_that_does_not_fit_exits_3_with_changes(model, tmp_path, cap
     assert "micro_batch = " in text
 
 
+def test_options_may_follow_a_plan_file(model, tmp_path, capsys):
+    plan = tmp_path / "PLAN.toml"
+    plan.write_text(f'[model]\nconfig = "{model}"\n[train]\nsequence_length = 64\n[gpu]\nname = "L4"\n')
+    code = main(["plan", str(plan), "--json", "--no-search", "--gpu", "H100", "--steps", "5"])
+    out = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert (out["gpu"], out["steps"]) == ("H100", 5)
+
+
 def test_cards_are_compared_by_cost_to_finish(model, capsys):
     code = main(
         ["plan", "--json", "--model", str(model), "--gpus", "L4,A100-80GB", "--batch", "2", "--seq", "128", "--steps", "10"]

@@ -139,7 +139,9 @@ def test_the_longest_batch_is_found_and_traced():
 def test_max_examples_limits_what_is_tokenised_and_says_so():
     pytest.importorskip("datasets")
     with process("hf_text_classification.py", max_examples=16) as child:
-        assert any("16 examples" in note for note in child.facts.notes)
+        facts = child.facts
+    assert any("16 examples" in note for note in facts.notes)
+    assert facts.steps == 2 * 5  # of all 36 training examples, not of the dozen that were kept
 
 
 def test_a_script_that_fails_before_training_is_one_line(tmp_path):
