@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM := false
 PYTEST := $(BIN)/python -m pytest
 JOBS   ?= 2
 
-.PHONY: demo test lint render nightly gpu bench clean setup
+.PHONY: demo test lint render nightly gpu pictures clean setup
 .DEFAULT_GOAL := demo
 
 setup: $(STAMP)
@@ -47,6 +47,10 @@ nightly: $(STAMP)
 
 gpu: $(STAMP)
 	$(PYTEST) -q -m gpu $(ARGS)
+
+pictures: $(STAMP)
+	cd tests/e2e/grafana_page && npm ci --no-audit --no-fund --loglevel=error
+	$(BIN)/python tests/e2e/grafana_page/pictures.py --out docs/pictures
 
 clean:
 	rm -rf $(VENV) build dist trainbudget_runs .pytest_cache .mypy_cache .ruff_cache
