@@ -26,6 +26,9 @@ from trainbudget.wording.status import status_line
 #: Trainer methods that are phases of their own.
 _PHASE_METHODS = {"evaluate": "eval", "predict": "eval", "_save_checkpoint": "save", "log": "log"}
 
+#: Callbacks of transformers that print the logs.
+_PRINTERS = ("PrinterCallback", "ProgressCallback", "NotebookProgressCallback")
+
 
 class TrainBudgetCallback(TrainerCallback):
     """A live budget for a Trainer run.
@@ -182,10 +185,18 @@ class TrainBudgetCallback(TrainerCallback):
         self._find_a_place(trainer.callback_handler)
 
     def _find_a_place(self, handler: Any) -> None:
-        """Numbers for trackers must be in the logs before the trackers' callbacks see them, and out again before the
-        progress bar prints them. A new list: the handler may be in the middle of the old one."""
-        others = [c for c in handler.callbacks if c is not self and not isinstance(c, _Quiet)]
-        handler.callbacks = [*others[:1], self, *others[1:-1], _Quiet(), *others[1:][-1:]]
+        """Numbers for trackers must be in the logs before the trackers' callbacks see them, and out of them while the
+        console prints them. A new list: the handler may be in the middle of the old one."""
+        others = [c for c in handler.callbacks if c is not self and not isinstance(c, (_Quiet, _Loud))]
+        placed: list[Any] = []
+        for callback in others:
+            if any(base.__name__ in _PRINTERS for base in type(callback).__mro__):
+                quiet = _Quiet()
+                placed += [quiet, callback, _Loud(quiet)]
+            else:
+                placed.append(callback)
+        placed.insert(min(1, len(placed)), self)  # after the default one, which decides the flow
+        handler.callbacks = placed
         self._bar = next((c for c in others if hasattr(c, "training_bar")), None)
 
     def _as_phase(self, phase: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -313,11 +324,25 @@ class TrainBudgetCallback(TrainerCallback):
 class _Quiet(TrainerCallback):
     """Takes our numbers out of the logs before the console prints them."""
 
+    def __init__(self) -> None:
+        self.taken: dict[str, Any] = {}
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        if not isinstance(logs, dict):
-            return
-        for name in [n for n in logs if n.startswith(PREFIX)]:
-            logs.pop(name)
+        self.taken = {}
+        if isinstance(logs, dict):
+            self.taken = {name: logs.pop(name) for name in list(logs) if name.startswith(PREFIX)}
+
+
+class _Loud(TrainerCallback):
+    """Puts them back for whoever comes after the console."""
+
+    def __init__(self, quiet: _Quiet) -> None:
+        self._quiet = quiet
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if isinstance(logs, dict):
+            logs.update(self._quiet.taken)
+        self._quiet.taken = {}
 
 
 def _fresh(monitor: Monitor) -> TrainBudgetCallback:

@@ -97,11 +97,12 @@ def require_free_port(listen: str) -> None:
     where = parse_listen(listen)
     if where is None:
         return
-    family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
-    with socket.socket(family) as probe:
+    host, port = where
+    port += ranks_of(os.environ).local_rank or 0 if port else 0  # each local rank has its own
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(where)
+            probe.bind((host, port))
         except OSError as err:
             raise ConfigError(f"listen: {listen} cannot be had ({err.strerror or err}) and strict_port is set") from None
 

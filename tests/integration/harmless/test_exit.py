@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from integration.harmless.script import LOOP, environment, run_directory, run_script
-from trainbudget.events import End, Event, Step
+from trainbudget.events import End, Event, Header, Step
 from trainbudget.trace import read_trace
 
 
@@ -196,3 +196,43 @@ def test_a_system_without_threads(tmp_path):
     ended = run_script(NO_THREADS, tmp_path)
     assert (ended.code, ended.err) == (0, "")
     assert ended.exit_s < 2.0
+
+
+DISK = """
+import os, resource, shutil, sys, time, trainbudget
+monitor = trainbudget.Monitor(backend="mock:healthy", interval=0.02, listen="off", run_name="small")
+if {case!r} == "full":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # no file of this process grows beyond
+monitor.start()
+monitor.directory
+for number in range(40):
+    with monitor.step(tokens=1):
+        time.sleep(0.11 if number % 10 == 0 else 0.01)
+    if {case!r} == "gone" and number == 20:
+        shutil.rmtree(monitor.directory.parent)
+monitor.train_end()
+print("trained", time.time(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("case", ["full", "gone", "readonly", "file"])
+def test_a_disk_that_fails(tmp_path, case):
+    more = {}
+    if case == "readonly":
+        more["TRAINBUDGET_DIR"] = "/proc/trainbudget"
+    if case == "file":
+        (tmp_path / "runs").write_text("in the way")
+    ended = run_script(DISK.format(case=case), tmp_path, **more)
+    assert ended.code == 0, ended.err
+    assert ended.exit_s < 2.0
+    assert "small finished: 40 steps" in ended.err  # the report is whole all the same
+    if case == "full":
+        assert "fault in record (OSError: [Errno 27]" in ended.err
+        assert isinstance(next(iter(read_trace(run_directory(tmp_path)))), Header)
+    if case == "gone":
+        facts = list(read_trace(run_directory(tmp_path)))
+        assert isinstance(facts[0], Header)
+        assert [f.outcome for f in facts if isinstance(f, End)] == ["finished"]
+    if case in ("readonly", "file"):
+        assert "no record" in ended.err
+        assert "TRAINBUDGET_DIR" in ended.err
