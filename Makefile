@@ -49,7 +49,7 @@ gpu: $(STAMP)
 	$(PYTEST) -q -m gpu $(ARGS)
 
 pictures: $(STAMP)
-	cd tests/e2e/grafana_page && npm ci --no-audit --no-fund --loglevel=error
+	cd tests/e2e/grafana_page && npm ci --legacy-peer-deps --no-audit --no-fund --loglevel=error
 	$(BIN)/python tests/e2e/grafana_page/pictures.py --out docs/pictures
 
 clean:
