@@ -367,9 +367,10 @@ class Hour:
         load = s.utilization * self.busy
         self.heat += (load - self.heat) * min(1.0, s.sample_period_s / 120.0)
         working = load > 0.1
-        share = 0.99 if s.at_cap and load > 0.8 else s.power_share * load
+        capped = s.at_cap and load > 0.8
+        share = 0.99 if capped else s.power_share * load
         power = card.idle_w + (card.limit_w - card.idle_w) * share * dice.uniform(0.96, 1.0)
-        clock = card.clock_mhz * (dice.uniform(0.9, 0.97) if s.at_cap and working else 1.0 if working else 0.2)
+        clock = card.clock_mhz * (dice.uniform(0.9, 0.97) if capped else 1.0 if working else 0.2)
         used = self._used_bytes()
         fields: dict[str, Any] = {
             "utilization_ratio": min(1.0, max(0.0, load * dice.uniform(0.95, 1.03))),
@@ -387,7 +388,7 @@ class Hour:
             "ecc_uncorrected": 0.0 if card.datacentre else None,
         }
         if s.at_cap:
-            fields["throttle"] = ["sw_power_cap"] if working else ["gpu_idle"]
+            fields["throttle"] = ["sw_power_cap"] if capped else [] if working else ["gpu_idle"]
         elif s.seed % 2:
             fields["throttle"] = [] if working else ["gpu_idle"]
         if dice.random() < 0.1:
