@@ -83,7 +83,7 @@ class Ledger:
         elif kind is End:
             self._flush_warming()
             self._book_rest(time.wall_s())
-        elif time.now_s - time.gaps_s - self.booked_s >= SETTLE_S:
+        elif self._stalling or time.now_s - time.gaps_s - self.booked_s >= SETTLE_S:
             self._settle()
 
     @property
@@ -279,7 +279,7 @@ class Ledger:
     def _settle(self) -> None:
         """Book what has become final without a step: stalls, and what nothing can explain any more."""
         run, now = self._time.run, self._time.wall_s()
-        if run.open or now - self.booked_s < SETTLE_S:
+        if run.open or (now - self.booked_s < SETTLE_S and not self._stalling):
             return  # pending: the open phase, or too young
         if self._warming and now - self._warming[0][1].end_s > PENDING_S:
             self._flush_warming()
