@@ -93,7 +93,12 @@ def test_vmalert_evaluates_every_rule_over_victoria_metrics_without_an_error(tmp
         port = Api(vm).url.rpartition(":")[2]
         listen = str(int(port) + 1 if int(port) < 65000 else int(port) - 1)
         command = ["vmalert", *names, f"-datasource.url={vm}", f"-remoteWrite.url={vm}", f"-remoteRead.url={vm}"]
-        command += ["-notifier.url=http://127.0.0.1:9", f"-httpListenAddr=127.0.0.1:{listen}", "-datasource.queryStep=1s"]
+        command += [
+            "-notifier.url=http://127.0.0.1:9",
+            f"-httpListenAddr=127.0.0.1:{listen}",
+            "-datasource.queryStep=1s",
+            "-remoteWrite.flushInterval=500ms",
+        ]
         with process(command, tmp_path / "vmalert.log", f"http://127.0.0.1:{listen}/health"):
             api = Api(vm)
 
@@ -101,7 +106,7 @@ def test_vmalert_evaluates_every_rule_over_victoria_metrics_without_an_error(tmp
                 feed()
                 return api.now("trainbudget:spend_per_hour")
 
-            found = until(recorded, "a recorded spend", 40.0)
+            found = until(recorded, "a recorded spend", 120.0)
             assert found[0]["metric"]["currency"] == "USD"
             assert float(found[0]["value"][1]) == pytest.approx(2.49)
 
@@ -110,7 +115,7 @@ def test_vmalert_evaluates_every_rule_over_victoria_metrics_without_an_error(tmp
                 feed()
                 return api.now('ALERTS{alertname="TrainbudgetOutOfMemorySoon",alertstate="firing"}')
 
-            until(firing, "an alert that fires", 40.0)
+            until(firing, "an alert that fires", 120.0)
             with urllib.request.urlopen(f"http://127.0.0.1:{listen}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
     errors = [
