@@ -45,7 +45,9 @@ class Engine:
         self.timeline = Timeline()
         self.ledger = Ledger(self.timeline)
         self._detectors: list[Detector] = [d() for d in detectors]
-        self._due = [0.0] * len(self._detectors)
+        self._periods_s = sorted({d.every_s for d in self._detectors})
+        self._due_s = [0.0] * len(self._periods_s)
+        self._looks: dict[tuple[bool, ...], list[Detector]] = {}  # periods that are due -> detectors, in order
         self._thresholds = dict(thresholds or {})
         self._board = Board(frozenset(ignore))
         self._next_check_s = 0.0
@@ -83,16 +85,27 @@ class Engine:
         now_s = self.timeline.now_s
         self._next_check_s = now_s + CHECK_S
         view = View(self.timeline, self.ledger, self._thresholds, self._board.active_codes)
-        due, board = self._due, self._board
-        for place, detector in enumerate(self._detectors):
-            if urgent or now_s >= due[place]:
-                due[place] = now_s + detector.every_s
-                for signal in detector.check(view):
-                    board.take(detector, signal, now_s)
-                if board.holds(detector):
-                    board.fade(detector, now_s)
+        board = self._board
+        for detector in self._due(now_s, urgent=urgent):
+            for signal in detector.check(view):
+                board.take(detector, signal, now_s)
+            if board.holds(detector):
+                board.fade(detector, now_s)
         if self._advise is not None and board.unadvised:
             self._add_advice(self._advise)
+
+    def _due(self, now_s: float, *, urgent: bool) -> list[Detector]:
+        """The detectors whose period is over: all of one period are due together."""
+        due_s = self._due_s
+        flags = tuple(urgent or now_s >= due for due in due_s)
+        for place, is_due in enumerate(flags):
+            if is_due:
+                due_s[place] = now_s + self._periods_s[place]
+        look = self._looks.get(flags)
+        if look is None:
+            periods = {p for p, is_due in zip(self._periods_s, flags, strict=True) if is_due}
+            look = self._looks[flags] = [d for d in self._detectors if d.every_s in periods]
+        return look
 
     def _add_advice(self, advise: Callable[[Finding, Report], tuple[Advice, ...]]) -> None:
         findings = self._board.findings
