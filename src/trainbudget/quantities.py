@@ -60,3 +60,8 @@ def percent(ratio: float | None) -> str:
         return UNKNOWN
     value = ratio * 100.0
     return f"{value:.1f} %" if 0 < abs(value) < 0.95 else f"{value:.0f} %"
+
+
+def signed_percent(ratio: float) -> str:
+    """`+3 %`, `-10 %`: a difference of the whole."""
+    return f"{ratio * 100.0:+.0f} %"

@@ -103,7 +103,7 @@ def _lever(lever: Lever) -> str:
         typed = " · ".join(f"`{_typed(setting)}`" for setting in lever.settings.get(framework, ()))
         if typed:
             lines.append(f"- *{title}:* {typed}")
-    share = "" if lever.share is None else f" At most {lever.share:.0%} of {_codes(lever.buckets)}."
+    share = "" if lever.share is None else f" At most {lever.share * 100.0:.0f} % of {_codes(lever.buckets)}."
     lines += [
         f"- *Saves:* {lever.bound}{share}",
         f"- *Needs:* {lever.precondition}",

@@ -7,7 +7,7 @@ import textwrap
 from trainbudget.engine.ledger import BUCKETS
 from trainbudget.engine.report import LedgerLine, Report
 from trainbudget.wording.finding import WIDTH, advice_text
-from trainbudget.wording.numbers import count, duration, money, percent, size
+from trainbudget.wording.numbers import count, duration, money, percent, signed_percent, size
 
 #: Bucket -> (class, name in plain words), in the order shown.
 BUCKET_WORDS = {
@@ -34,7 +34,7 @@ _MOST_NEXT = 3
 
 
 def verdict(report: Report) -> str:
-    """`NAME finished: 5,000 steps in 1 h 24 min · 2.09 USD of 2.02 planned (+3 %) · 0.27 USD wasted`."""
+    """`NAME finished: 5,000 steps in 1 h 24 min · 2.09 of 2.02 USD planned (+3 %) · 0.27 USD wasted`."""
     name = report.header.run or "run"
     steps = report.steps.done
     parts = [f"{name} {report.outcome or report.state}: {count(steps)} steps in {duration(report.wall_s)}"]
@@ -44,7 +44,7 @@ def verdict(report: Report) -> str:
         if budget is not None and budget.value > 0:
             text = (
                 f"{money(report.cost, None)} of {money(budget.value, report.currency)} {_planned(budget.source)} "
-                f"({report.cost / budget.value - 1:+.0%})"
+                f"({signed_percent(report.cost / budget.value - 1.0)})"
             )
         parts.append(text)
     else:

@@ -34,7 +34,7 @@ def a_report(*, price=PRICE, gpu=True, budget=None, backend="nvml", ended=True):
 def test_the_verdict_is_one_line_with_money_where_it_is_known():
     assert verdict(a_report()).startswith("night finished: 100 steps in 1 min 40 s · 1.00 USD")
     with_budget = verdict(a_report(budget=BudgetFact(cost=2.0, currency="USD", source="given")))
-    assert "1.00 of 2.00 USD allowed (-50%)" in with_budget
+    assert "1.00 of 2.00 USD allowed (-50 %)" in with_budget
     without = verdict(a_report(price=None))
     assert "GPU-hours, no price" in without
     assert "USD" not in without
