@@ -108,6 +108,11 @@ class TracingProcess:
         lines = [line.strip() for line in self._output.read_text(errors="replace").splitlines() if line.strip()]
         return lines[-1][:240] if lines else "it printed nothing"
 
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
     def output(self) -> str:
         """What the script printed."""
         return self._output.read_text(errors="replace")

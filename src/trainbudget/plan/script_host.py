@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import tempfile
 from typing import Any
 
@@ -30,6 +32,8 @@ class HostMode(TorchFunctionMode):
             return args[0]
         if func is torch.Tensor.to:
             return self._to(func, args, kwargs)
+        if func is torch.empty and _is_large_parameter(args, kwargs):
+            return func(*args, **{**kwargs, "device": "meta"})
         if means_cuda(kwargs.get("device")) or isinstance(kwargs.get("device"), int):
             kwargs["device"] = "cpu"
         return func(*args, **kwargs)
@@ -50,6 +54,25 @@ class HostMode(TorchFunctionMode):
         if not any(isinstance(v, (torch.dtype, torch.Tensor, torch.device, str)) for v in (*rest, *kwargs.values())):
             return tensor
         return func(tensor, *rest, **kwargs)
+
+
+#: Parameters above this are made without data: a model of billions would take the host's memory and minutes to initialise.
+_LARGE_BYTES = 4 * 1024**2
+
+
+def _is_large_parameter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a layer asks for memory for a large weight (layers allocate with `torch.empty`, then initialise)."""
+    shape = args[0] if args and isinstance(args[0], (tuple, list)) else args or kwargs.get("size", ())
+    if not all(isinstance(n, int) for n in shape):
+        return False
+    if math.prod(shape) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize <= _LARGE_BYTES:
+        return False
+    frame, depth = sys._getframe(2), 0
+    while frame is not None and depth < 6:
+        if frame.f_globals.get("__name__", "").startswith(("torch.nn.modules", "transformers.", "peft.", "timm.")):
+            return True
+        frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
+    return False
 
 
 def tame_libraries(patches: Patches) -> None:

@@ -156,3 +156,25 @@ def test_a_script_that_exits_before_training_is_one_line(tmp_path):
     script.write_text("import sys\nsys.exit('nothing to do')\n")
     with pytest.raises(ConfigError, match=r"called sys.exit\('nothing to do'\) before it trained"):
         TracingProcess(Job(question=Question(spec=TrainSpec(), target=A100), script=str(script)))
+
+
+def test_a_model_of_billions_takes_no_memory_and_arguments_come_from_the_command_line(tmp_path):
+    script = tmp_path / "run_big.py"
+    script.write_text(
+        "import torch\n"
+        "from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments\n"
+        "(args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()\n"
+        "model = LlamaForCausalLM(LlamaConfig())\n"  # 6.7 billion parameters: 27 GB in fp32
+        "rows = [{'input_ids': torch.zeros(64, dtype=torch.long), 'labels': torch.zeros(64, dtype=torch.long)}] * 8\n"
+        "Trainer(model=model, args=args, train_dataset=rows).train()\n"
+    )
+    arguments = ["--output_dir", "/nonexistent/out", "--bf16", "--per_device_train_batch_size", "1", "--max_steps", "7"]
+    with TracingProcess(Job(question=Question(spec=TrainSpec(), target=A100), script=str(script), arguments=arguments)) as child:
+        facts = child.facts
+        peak_bytes = 1024 * int(
+            next(
+                line.split()[1] for line in Path(f"/proc/{child.pid}/status").read_text().splitlines() if line.startswith("VmHWM")
+            )
+        )
+    assert (facts.steps, facts.spec["precision"], facts.spec["micro_batch"]) == (7, "bf16", 1)
+    assert peak_bytes < 3 * 1024**3
