@@ -62,6 +62,11 @@ def percent(ratio: float | None) -> str:
     return f"{value:.1f} %" if 0 < abs(value) < 0.95 else f"{value:.0f} %"
 
 
+def times_over(ratio: float) -> str:
+    """A measured value over the planned one: `+50 %`, from twice on `8.8 times as long`."""
+    return signed_percent(ratio - 1.0) if ratio < 2.0 else f"{ratio:.1f} times as long"
+
+
 def signed_percent(ratio: float) -> str:
     """`+3 %`, `-10 %`: a difference of the whole."""
     return f"{ratio * 100.0:+.0f} %"

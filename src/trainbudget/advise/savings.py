@@ -37,6 +37,12 @@ BUCKETS: dict[str, tuple[str, ...]] = {
 }
 
 
+#: What happens once: the run's end brings no more of it.
+ONCE = frozenset({"oom", "hang", "collective_hang", "gpu_lost", "no_first_step", "slow_start"})
+#: Findings that are not about time: a full disk or a missing checkpoint costs none until it happens.
+NO_TIME = frozenset({"disk_forecast", "unsaved_work", "oom_next_phase", "oom_predicted", "oom_forecast"})
+
+
 def _one_minus(name: str) -> Callable[[Finding], float | None]:
     def share(finding: Finding) -> float | None:
         value = finding.evidence.get(name)
@@ -73,6 +79,8 @@ def saving_of(finding: Finding, lever: Lever, report: Report) -> dict[str, Any]:
     """
     if finding.code == "nothing_learned":
         return _rest_of_run(report)
+    if finding.code in NO_TIME:
+        return {}
     buckets = BUCKETS.get(finding.code, lever.buckets)
     part = _part(finding, lever)
     if part is None or part <= 0.0:
@@ -80,7 +88,7 @@ def saving_of(finding: Finding, lever: Lever, report: Report) -> dict[str, Any]:
     booked = sum(report.ledger[b].gpu_seconds for b in buckets if b in report.ledger)
     if booked <= 0.0 or report.gpu_seconds <= 0.0:
         return {}
-    scale, scope = _to_the_end(report)
+    scale, scope = (1.0, "so_far") if finding.code in ONCE else _to_the_end(report)
     return _saving(part * booked * scale, scope, report, ratio=part * booked / report.gpu_seconds)
 
 

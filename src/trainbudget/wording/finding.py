@@ -20,7 +20,7 @@ _INDENT = " " * 8
 _DEEPER = " " * 10
 #: Savings below these are noise of the bound itself.
 LEAST_SAVING_S = 10.0
-LEAST_MONEY = 0.005
+LEAST_MONEY = 0.01
 
 #: Evidence that is a share of the wall time: what it costs an hour is that share of the price.
 _WASTE_SHARE = {

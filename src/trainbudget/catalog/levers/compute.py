@@ -142,10 +142,10 @@ COMPUTE = (
         settings={
             "huggingface": (
                 argument("dataloader_drop_last", "{name}=True", done=(True,)),
-                code("pad to a multiple: DataCollatorWithPadding(pad_to_multiple_of=64)"),
+                code("DataCollatorWithPadding(pad_to_multiple_of=64)"),
             ),
-            "lightning": (code("DataLoader(drop_last=True); pad to a multiple of 64"),),
-            "loop": (code("DataLoader(drop_last=True); torch.compile(dynamic=True)"),),
+            "lightning": (code("DataLoader(drop_last=True) and padding to a multiple of 64"),),
+            "loop": (code("DataLoader(drop_last=True) and torch.compile(dynamic=True)"),),
         },
         buckets=("warmup",),
         share=1.0,

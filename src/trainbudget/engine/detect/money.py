@@ -10,8 +10,8 @@ from trainbudget.quantities import money
 
 #: A rank that has not been heard of for this long is counted at its last known rate, and so said.
 SILENT_RANK_S = 120.0
-#: Less than half a cent is printed as nothing.
-LEAST_MONEY = 0.005
+#: Less than a cent is not worth a word.
+LEAST_MONEY = 0.01
 
 
 def cost_of(view: View, gpu_seconds: float) -> float | None:

@@ -11,7 +11,7 @@ from trainbudget.engine.forecast import trend
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.steps import StepRecord
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
-from trainbudget.quantities import duration, percent
+from trainbudget.quantities import duration, times_over
 
 #: Findings that explain slow steps: the budget's breach is their consequence and is not said twice.
 EXPLAINED = UPSTREAM | {"busy_but_slow", "gc_pause", "launch_bound", "rank_imbalance", "scaling_inefficient"}
@@ -62,8 +62,7 @@ class StepOverBudget(BaseDetector):
         if median_s > high_s and _typical(timeline, high_s) and not (_falling(records) or _longer_batches(view, self.record)):
             yield Signal(
                 "step_over_budget",
-                summary=f"{duration(median_s)} a step, {duration(budget.value)} planned "
-                f"(+{percent(median_s / budget.value - 1)})",
+                summary=f"{duration(median_s)} a step, {duration(budget.value)} planned ({times_over(median_s / budget.value)})",
                 evidence={
                     "step_time_s": median_s,
                     "budget_s": budget.value,
