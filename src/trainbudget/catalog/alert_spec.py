@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from trainbudget.findings import Severity
 
-RUNBOOK_URL = "https://trainbudget.readthedocs.io/en/latest/alerts/"
+#: Where the runbook is, relative to the repository. Whoever serves the docs sets their address here and renders again.
+RUNBOOK_URL = "docs/alerts.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

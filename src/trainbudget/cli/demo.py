@@ -79,13 +79,14 @@ def _run(args: argparse.Namespace) -> int:
         except (KeyboardInterrupt, SystemExit) as err:
             error = err
             monitor.exception(err)
-    if args.serve and error is None:
-        _serve(monitor)
+    url = monitor.url
     monitor.close("finished" if error is None else "interrupted")
     report = monitor.report
     if report is None or monitor.directory is None:
         raise ConfigError("the demo ended without a report or a record; see the messages above")
     _print_outro(monitor)
+    if args.serve and error is None and url is not None:
+        _serve(report, url)
     if args.json:
         picture = replay_json(report)
         value = {"run_dir": str(monitor.directory), **{k: picture[k] for k in ("findings", "ledger", "summary")}}
@@ -113,11 +114,17 @@ def _print_outro(monitor: Any) -> None:
     print("  next       add TrainBudgetCallback() to your own trainer; see README.md", flush=True)
 
 
-def _serve(monitor: Any) -> None:
-    print(f"\n  metrics    {monitor.url}/metrics is up; Ctrl-C ends it", flush=True)
+def _serve(report: Any, url: str) -> None:
+    """The finished run's last numbers, where they were, until Ctrl-C."""
+    from trainbudget.sinks.prometheus import PrometheusSink
+
+    page = PrometheusSink(url.removeprefix("http://"))
+    page.write(report, [], [])
+    print(f"\n  metrics    {page.url}/metrics stays up with the finished run; Ctrl-C ends it", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(3600)
+    page.close()
 
 
 def _has_gpu() -> bool:
