@@ -130,10 +130,10 @@ def _capture(trainer: Any, catch: Catch, sharding: _Sharding) -> Captured:
     args = trainer.args
     loader = trainer.get_train_dataloader()
     batches = _first_batches(loader, min(2, args.gradient_accumulation_steps))
-    longest, long_batches, ratio = longest_batch(trainer, loader, batches[0])
+    longest, long_batches, ratio = longest_batch(trainer, loader, batches[0], catch.world_size)
     facts = facts_of(trainer, catch, sharding.strategy, longest)
     facts.long_batches, facts.token_ratio = long_batches, ratio
-    facts.steps = optimizer_steps(args, loader, min(catch.kept, default=1.0))
+    facts.steps = optimizer_steps(args, loader, world_size=catch.world_size, kept=min(catch.kept, default=1.0))
     facts.notes.extend(catch.notes)
     base = spec_of(facts.spec)
 

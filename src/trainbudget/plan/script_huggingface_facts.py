@@ -75,7 +75,7 @@ def facts_of(trainer: Any, catch: Catch, strategy: str | None, batch: Any) -> Fa
     )
 
 
-def longest_batch(trainer: Any, loader: Any, first: Any) -> tuple[Any, list[tuple[int, int]], float]:
+def longest_batch(trainer: Any, loader: Any, first: Any, world_size: int = 1) -> tuple[Any, list[tuple[int, int]], float]:
     """The batch with most tokens, the steps where the five largest come, and mean over longest tokens.
 
     Only for data sets whose examples are tokenised already; otherwise the first batch stands for all.
@@ -89,12 +89,12 @@ def longest_batch(trainer: Any, loader: Any, first: Any) -> tuple[Any, list[tupl
         picks = [list(indices) for indices in sampler]
         sizes = [max(lengths[i] for i in p) * len(p) for p in picks if p]
         order = sorted(range(len(sizes)), key=lambda i: -sizes[i])[:5]
-        accumulation = trainer.args.gradient_accumulation_steps
+        per_step = trainer.args.gradient_accumulation_steps * world_size  # ranks take batches in turn
         chosen = collate([data[i] for i in picks[order[0]]])
         _, padded = shape_of(first)
         if padded is not None and (shape_of(chosen)[1] or 0) < padded:
             chosen = first
-        return chosen, [(i // accumulation + 1, sizes[i]) for i in order], sum(sizes) / len(sizes) / sizes[order[0]]
+        return chosen, [(i // per_step + 1, sizes[i]) for i in order], sum(sizes) / len(sizes) / sizes[order[0]]
     except (TypeError, KeyError, IndexError, AttributeError, ValueError):
         return first, [], 1.0
 
@@ -112,7 +112,7 @@ def _lengths(data: Any) -> list[int] | None:
     return [len(data[i]["input_ids"]) for i in range(len(data))]
 
 
-def optimizer_steps(args: Any, loader: Any, kept: float = 1.0) -> int | None:
+def optimizer_steps(args: Any, loader: Any, *, world_size: int = 1, kept: float = 1.0) -> int | None:
     """Optimizer steps of the run; `kept` = the part of the data set that was prepared."""
     if args.max_steps and args.max_steps > 0:
         return int(args.max_steps)
@@ -122,7 +122,7 @@ def optimizer_steps(args: Any, loader: Any, kept: float = 1.0) -> int | None:
             batches = math.ceil(len(loader.dataset) / kept / args.per_device_train_batch_size)
     except TypeError:
         return None
-    return math.ceil(args.num_train_epochs * max(1, math.ceil(batches / args.gradient_accumulation_steps)))
+    return math.ceil(args.num_train_epochs * max(1, math.ceil(batches / world_size / args.gradient_accumulation_steps)))
 
 
 def _has_padding(batch: Any) -> bool:

@@ -112,7 +112,7 @@ def _facts(trainer: Any, module: Any, batch: Any, loader: Any, catch: Catch) -> 
     if steps is None:
         try:
             epochs = asked.get("max_epochs") or 1000  # Lightning's own default
-            steps = math.ceil(len(loader) / accumulation) * epochs
+            steps = math.ceil(len(loader) / count / accumulation) * epochs
         except TypeError:
             steps = None
     notes = list(catch.built.notes)

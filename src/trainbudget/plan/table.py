@@ -16,8 +16,8 @@ _LABELS = {
     "workspace": "kernel workspace",
     "communication": "communication",
 }
-#: Rows below this share of the peak are put together.
-_SMALL = 0.004
+#: Peaks below this are shown in MiB.
+_IN_GIB = 8 * GIB
 
 
 def render_plan(plan: Plan, *, width: int = 100, unicode: bool = True, batches: bool = False) -> str:
@@ -34,7 +34,7 @@ def render_plan(plan: Plan, *, width: int = 100, unicode: bool = True, batches: 
         known = plan.facts.long_batches if plan.facts is not None else []
         told = [f"step {s:,}: {t:,} tokens" for s, t in known] or ["not known: the data set is not tokenised, or has no length"]
         lines += _bullets("longest batches", told, width)
-    lines += _bullets("not modelled", list(plan.not_understood), width)
+    lines += _bullets("assumed or not modelled", list(plan.not_understood), width)
     text = "\n".join(lines) + "\n"
     return text if unicode else _ascii(text)
 
@@ -106,12 +106,13 @@ def _memory(plan: Plan, width: int, unicode: bool) -> list[str]:
     rows = [(_LABELS.get(name, name), size) for name, size in memory.categories.items() if size > 0]
     rows.append(("reserved, unused", max(0, memory.reserved.value - sum(s for _, s in rows))))
     rows.append(("CUDA context", memory.device.value - memory.reserved.value))
-    small = sum(s for _, s in rows if s < _SMALL * memory.device.value)
-    rows = [r for r in rows if r[1] >= _SMALL * memory.device.value]
-    if small:
+    unit, name = (GIB, "GiB") if memory.device.value >= _IN_GIB else (1024**2, "MiB")
+    least = unit // 10 if unit == GIB else unit  # what would show as 0.0, or hardly, is put together
+    small = sum(size for _, size in rows if size < least)
+    rows = [r for r in rows if r[1] >= least]
+    if small >= unit // 20:
         rows.append(("other", small))
     top = max((s for _, s in rows), default=1)
-    unit, name = (GIB, "GiB") if memory.device.value >= GIB else (1024**2, "MiB")
     space = width - 34
     for label, size in rows:
         lines.append(f"  {label:<18}{size / unit:>8.1f} {name}  {_bar(size / top, space, unicode)}".rstrip())

@@ -136,6 +136,13 @@ def test_the_longest_batch_is_found_and_traced():
     assert 0.3 < facts.token_ratio < 1.0
 
 
+def test_ranks_share_the_data_set():
+    with process("hf_causal_lm.py", spec=TrainSpec(world_size=4, strategy="ddp")) as child:
+        facts = child.facts
+    assert (facts.spec["world_size"], facts.spec["strategy"]) == (4, "ddp")
+    assert facts.steps == 3 * 2  # 64 examples, batch 4, 4 ranks, 2 accumulated, 3 epochs
+
+
 def test_max_examples_limits_what_is_tokenised_and_says_so():
     pytest.importorskip("datasets")
     with process("hf_text_classification.py", max_examples=16) as child:
