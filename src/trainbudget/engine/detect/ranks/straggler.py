@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,6 +16,8 @@ from trainbudget.quantities import duration, percent
 #: Share of a rank's words that must be late: of eight all, of more nearly all. Ranks with batches of random length are
 #: late in a third of them, so eight in a row come about once in ten thousand looks.
 CONSISTENT = 0.85
+#: One look in thirty thousand is so far off by chance; a run of an hour takes a few hundred.
+Z_LATE = 4.0
 #: Ranks named at most; more than that are not the exception but the rule (rank_imbalance).
 MOST_NAMED = 3
 
@@ -96,6 +100,7 @@ class Straggler(BaseDetector):
             excess is not None
             and usual is not None
             and excess >= limit_s
+            and _beyond_their_spread(rank, comparable)
             and _consistent(rank.latenesses_s, usual + 0.5 * limit_s)
         ):
             if wait_excess is not None and wait_excess >= 0.5 * excess:
@@ -131,6 +136,20 @@ class Straggler(BaseDetector):
                 "power_w": rank.power_w,
             },
         )
+
+
+def _beyond_their_spread(rank: RankView, others: list[RankView]) -> bool:
+    """Whether the rank's latenesses are larger than the others' beyond chance (Mann and Whitney 1947, `Z_LATE`).
+
+    Where batches are of random length every rank is late now and then, and medians of some ten draws wander by more than a
+    tenth of the step.
+    """
+    single = sorted(v for view in others for v in view.latenesses_s)
+    n, m = len(rank.latenesses_s), len(single)
+    if not n or not m:
+        return False
+    larger = sum(0.5 * (bisect_left(single, v) + bisect_right(single, v)) for v in rank.latenesses_s)
+    return larger - 0.5 * n * m >= Z_LATE * math.sqrt(n * m * (n + m + 1) / 12.0)
 
 
 def _consistent(values: tuple[float, ...], limit: float) -> bool:
