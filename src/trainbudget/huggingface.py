@@ -168,7 +168,7 @@ class TrainBudgetCallback(TrainerCallback):
         self.monitor.identify(name=_name_of(args), framework="huggingface", settings=_settings_of(args))
         self.monitor.start()
         trainer = _calling_trainer(self)
-        self._exact_phases = trainer is not None
+        self._exact_phases = False
         if trainer is None:
             return
         self._wrapped = [wrapper for wrapper in self._wrapped if wrapper.owned]
@@ -182,6 +182,7 @@ class TrainBudgetCallback(TrainerCallback):
         wrapper = put_around(trainer, around, key=self)
         if wrapper is not None:
             self._wrapped.append(wrapper)
+        self._exact_phases = True
         self._find_a_place(trainer.callback_handler)
 
     def _find_a_place(self, handler: Any) -> None:

@@ -113,6 +113,11 @@ def total(facts: list[AnyEvent], name: str) -> float:
     return float(sum(getattr(s, name) or 0.0 for s in steps(facts)))
 
 
+def is_the_wait(measured_s: float, slept_s: float) -> bool:
+    """The whole of what the collator slept, and little besides: fetching rows, and a busy machine that runs others first."""
+    return 0.98 * slept_s <= measured_s < 1.25 * slept_s + 0.1
+
+
 def moments(facts: list[AnyEvent], *names: str) -> list[Event]:
     return [f for f in facts if isinstance(f, Event) and (not names or f.event in names)]
 

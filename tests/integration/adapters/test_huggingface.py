@@ -18,6 +18,7 @@ from integration.adapters.small import (
     TokenCollator,
     count_of,
     facts_of,
+    is_the_wait,
     moments,
     phases,
     seconds,
@@ -67,10 +68,9 @@ def test_data_wait_is_what_the_collator_took(tmp_path, accumulation):
     ).train()
     facts = facts_of(monitor)
     assert count_of(facts) == trainer_steps(24, 2, accumulation, 2)
-    assert total(facts, "data_wait_s") == pytest.approx(collator.slept_s, rel=0.1)
+    assert is_the_wait(total(facts, "data_wait_s"), collator.slept_s)
     assert total(facts, "samples") == 48
-    expected = accumulation if accumulation > 1 else None
-    assert {s.micro_steps for s in steps(facts)} == {expected}
+    assert total(facts, "micro_steps") == (24 if accumulation > 1 else 0)  # absent where there are none
 
 
 def trainer_steps(examples, batch, accumulation, epochs):
@@ -138,6 +138,7 @@ def test_evaluation_saving_and_logging_have_their_own_time(tmp_path):
     assert moments(facts, "train_end")
 
 
+@pytest.mark.slow
 def test_a_dictionary_of_evaluation_sets_is_one_phase(tmp_path):
     monitor = watched(tmp_path)
     trainer = trainer_of(tmp_path, monitor, max_steps=2, eval_strategy="steps", eval_steps=2)
@@ -146,6 +147,7 @@ def test_a_dictionary_of_evaluation_sets_is_one_phase(tmp_path):
     assert len(phases(facts_of(monitor), "eval")) == 1
 
 
+@pytest.mark.slow
 def test_several_trainings_and_an_evaluation_outside_are_one_run(tmp_path):
     monitor = watched(tmp_path)
     trainer = trainer_of(tmp_path, monitor, max_steps=3)
@@ -160,6 +162,7 @@ def test_several_trainings_and_an_evaluation_outside_are_one_run(tmp_path):
     assert monitor.report.outcome == "finished"
 
 
+@pytest.mark.slow
 def test_a_second_trainer_with_the_same_callback_is_measured_as_exactly(tmp_path):
     monitor = watched(tmp_path)
     callback = TrainBudgetCallback(monitor=monitor)
@@ -181,7 +184,7 @@ def test_resume_continues_the_numbers(tmp_path):
     assert [m.detail["step"] for m in moments(facts, "resume")] == [2]
     assert steps(facts)[-1].step == 8
     assert count_of(facts) == 6
-    assert total(facts, "data_wait_s") == pytest.approx(collator.slept_s, rel=0.25)
+    assert is_the_wait(total(facts, "data_wait_s"), collator.slept_s)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from integration.adapters.small import (
     SleepingCollator,
     count_of,
     facts_of,
+    is_the_wait,
     moments,
     phases,
     seconds,
@@ -32,7 +33,7 @@ from trainbudget.lightning import TrainBudgetCallback, _TimedFetcher  # noqa: E4
 pytestmark = [
     pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
     pytest.mark.filterwarnings("ignore:.*(num_workers|logging interval|val_dataloader|training batches|`Trainer.fit`).*"),
-    pytest.mark.filterwarnings("ignore:.*(LeafSpec|treespec|isinstance).*"),
+    pytest.mark.filterwarnings("ignore:.*(LeafSpec|treespec|isinstance|resuming from a checkpoint).*"),
 ]
 
 
@@ -89,8 +90,8 @@ def test_data_wait_is_what_the_collator_took(tmp_path, accumulation):
     facts = facts_of(monitor)
     assert count_of(facts) == 24 // accumulation
     assert total(facts, "samples") == 48
-    assert total(facts, "data_wait_s") == pytest.approx(collator.slept_s, rel=0.15)
-    assert {s.micro_steps for s in steps(facts)} == {accumulation if accumulation > 1 else None}
+    assert is_the_wait(total(facts, "data_wait_s"), collator.slept_s)
+    assert total(facts, "micro_steps") == (24 if accumulation > 1 else 0)  # absent where there are none
 
 
 def test_loaders_that_are_made_anew_each_epoch_are_timed_too(tmp_path):
@@ -99,7 +100,7 @@ def test_loaders_that_are_made_anew_each_epoch_are_timed_too(tmp_path):
     trainer.fit(Module(collator=collator))
     facts = facts_of(monitor)
     assert len(moments(facts, "epoch_begin")) == 3
-    assert total(facts, "data_wait_s") == pytest.approx(collator.slept_s, rel=0.15)
+    assert is_the_wait(total(facts, "data_wait_s"), collator.slept_s)
 
 
 def test_sanity_validation_and_saving_have_their_own_time(tmp_path):

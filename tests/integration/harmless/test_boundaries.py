@@ -38,7 +38,7 @@ def test_without_a_fault_everything_is_recorded(tmp_path):
     assert monitor.report.outcome == "finished"
 
 
-@pytest.mark.parametrize("mode", ["raise", "garbage"])
+@pytest.mark.parametrize("mode", ["raise", pytest.param("garbage", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("boundary", ALL, ids=str)
 def test_a_fault_is_not_felt_by_the_training(boundary, mode, tmp_path):
     with quick(), fault_at(boundary.target, mode) as fault:
