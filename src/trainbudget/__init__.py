@@ -12,8 +12,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from trainbudget.budget import Budget as Budget
     from trainbudget.errors import TrainBudgetError as TrainBudgetError
-    from trainbudget.huggingface import TrainBudgetCallback as HuggingFaceCallback  # noqa: F401
-    from trainbudget.lightning import TrainBudgetCallback as LightningCallback  # noqa: F401
+    from trainbudget.huggingface import TrainBudgetCallback as HuggingFaceCallback
+    from trainbudget.lightning import TrainBudgetCallback as LightningCallback
     from trainbudget.monitor import Monitor as Monitor
 
 _LAZY = {
