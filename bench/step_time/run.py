@@ -1,5 +1,8 @@
 """Step time against published throughputs: fit per card, leave one out, leave one card out, cold rows. `--write` updates the table.
 
+Not blind: the interval widths, `EXPOSED` and the lower end of the memory grid were chosen after seeing these rows. Runs above 8 GPUs were
+never fitted.
+
     python bench/step_time/run.py [--write]
 
 Rows: `mpt_rows.csv` (MosaicML llm-foundry, scripts/train/benchmarking/README.md, commit 495218376 of 2024-04-22; bf16, at most 8 GPUs
