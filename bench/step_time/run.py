@@ -1,7 +1,7 @@
 """Step time against published throughputs: fit per card, leave one out, leave one card out, cold rows. `--write` updates the table.
 
-Not blind: the interval widths, `EXPOSED` and the lower end of the memory grid were chosen after seeing these rows. Runs above 8 GPUs were
-never fitted.
+Not blind: the interval widths, `EXPOSED` and the lower end of the memory grid were chosen after seeing these rows. No number was
+fitted to runs above 8 GPUs, but how nodes are linked was chosen among three models with them in view.
 
     python bench/step_time/run.py [--write]
 
