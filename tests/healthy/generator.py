@@ -88,7 +88,9 @@ class Hour:
         s = self.s
         budget: dict[str, Any] = {}
         steps = HOUR_S / (s.step_s * 1.1)
-        total = {"known": (s.resumed_at or 0) + round(steps), "absurd": 2**63 - 1}.get(s.knows_total)
+        # A notebook's cells train anew, each with a total of its own: none holds for the whole run.
+        known = "unknown" if s.sessions > 1 else s.knows_total
+        total = {"known": (s.resumed_at or 0) + round(steps), "absurd": 2**63 - 1}.get(known)
         if total is not None:
             budget["steps_total"] = total
         if s.plan:
