@@ -28,7 +28,7 @@ def read_plan_json(path: Path) -> dict[str, Any]:
 
 def budget_fact(plan: Mapping[str, Any], *, source: str = "plan") -> events.BudgetFact:
     """What the run may need, by this plan; keys that the plan does not know are absent."""
-    device, cost, spans = plan["memory"]["device_bytes"], plan.get("cost"), plan.get("intervals") or {}
+    device, cost, spans = (plan.get("memory") or {}).get("device_bytes"), plan.get("cost"), plan.get("intervals") or {}
 
     def bound(part: Mapping[str, Any] | None) -> events.Number:
         if part is None or part.get("value") is None:
@@ -43,7 +43,7 @@ def budget_fact(plan: Mapping[str, Any], *, source: str = "plan") -> events.Budg
         step_time_s=bound(spans.get("step_time_s")) or number("step_time_s"),
         run_time_s=bound(spans.get("run_time_s")) or number("run_time_s"),
         cost=bound(cost),
-        currency=cost["currency"] if cost else None,
+        currency=cost.get("currency") if cost else None,
         tokens_per_s=number("tokens_per_s"),
         steps_total=number("steps"),
         flops_per_step=number("flops_per_step"),
@@ -54,8 +54,10 @@ def budget_fact(plan: Mapping[str, Any], *, source: str = "plan") -> events.Budg
 def plan_fact(plan: Mapping[str, Any]) -> events.Plan:
     """What the plan knows of the future: the peak of each phase and the longest batches."""
     longest = [events.LongBatch(step=b["step"], tokens=float(b["tokens"])) for b in plan.get("longest_batches") or []]
-    device = plan["memory"]["device_bytes"]
+    memory = plan.get("memory") or {}
+    device: Mapping[str, Any] = memory.get("device_bytes") or {}
     # The plan's memory is that of the longest batch.
-    peaks = [[max(b.tokens for b in longest), device["value"], device["low"], device["high"]]] if longest else None
-    phases = {name: float(size) for name, size in (plan["memory"].get("peak_by_phase") or {}).items()}
+    known = bool(longest) and bool(device)
+    peaks = [[max(b.tokens for b in longest), device["value"], device["low"], device["high"]]] if known else None
+    phases = {name: float(size) for name, size in (memory.get("peak_by_phase") or {}).items()}
     return events.Plan(peak_by_tokens=peaks, longest=longest or None, phase_peaks=phases or None)
