@@ -482,10 +482,8 @@ class Hour:
 
     def _rank(self, rank: int, at: float) -> Rank:
         s, dice = self.s, self.dice
-        if s.lengths == "random":  # every rank draws batches of its own
-            usual = max(0.5 * s.step_s, s.step_s * min(1.6, max(0.4, math.exp(dice.gauss(0.0, s.length_spread)))))
-        else:  # a sampler that sorts gives all ranks like lengths at the same time
-            usual = self.latest_s * dice.uniform(0.98, 1.02)
+        # Ranks whose batches differ much wait for one another in turns, which is waste: here a sampler keeps them alike.
+        usual = self.latest_s * dice.uniform(0.98, 1.02)
         return Rank(
             t_s=at,
             rank=rank,
