@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainbudget.advise.resolve import advise
+from trainbudget.advise.resolve import advise, advised
 from trainbudget.engine.engine import Engine
 from trainbudget.engine.report import Report
 from trainbudget.events import AnyEvent
@@ -34,6 +34,8 @@ class Pipeline:
         """Take the picture of now and hand it to every sink, with what was raised and cleared since the last one."""
         report = self.engine.report()
         raised, cleared = self._changes(report.findings)
+        if report.outcome is not None:
+            report = advised(report)  # the run is over: what could have been saved is known now
         self.fan_out.write(report, raised, cleared)
         return report
 
