@@ -61,6 +61,7 @@ class TrainBudgetCallback(TrainerCallback):
         self._eval_open = False
         self._exact_phases = False
         self._inside: set[str] = set()
+        self._planned: tuple[Any, TrainingArguments] | None = None  # what `plan="auto"` is to plan
 
     # --- the run
 
@@ -79,6 +80,7 @@ class TrainBudgetCallback(TrainerCallback):
         model = kwargs.get("model")
         if model is not None and not monitor.inert:
             monitor.model(**_model_facts(model, args))
+            self._planned = (model, args) if monitor.wants_plan else None
 
     @hook
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -273,8 +275,13 @@ class TrainBudgetCallback(TrainerCallback):
 
     @hook
     def _seen(self, facts: BatchFacts | None) -> None:
-        if facts is not None:
-            self.monitor.batch_seen(**facts._asdict())
+        if facts is None:
+            return
+        self.monitor.batch_seen(**facts._asdict())
+        if self.monitor.wants_plan and self._planned is not None and facts.max_sequence_tokens:
+            model, args = self._planned
+            self._planned = None
+            self.monitor.plan_from(lambda: plan_tables(model, args, int(facts.max_sequence_tokens or 0)))
 
     def _read_loss_on_host(self) -> None:
         loss, self._loss = self._loss, None
@@ -309,7 +316,7 @@ class TrainBudgetCallback(TrainerCallback):
     def _release(self) -> None:
         """Hold nothing of the trainer once training is over, however it ended."""
         self._restore_loader()
-        self._loss = None
+        self._loss = self._planned = None
 
     @hook
     def detach(self) -> None:
@@ -393,8 +400,42 @@ def _model_facts(model: Any, args: TrainingArguments) -> dict[str, Any]:
         "autocast": autocast,
         "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
         "compiled": bool(getattr(args, "torch_compile", False)),
+        "vocab_size": getattr(getattr(model, "config", None), "vocab_size", None),
         "optimizer": str(getattr(getattr(args, "optim", None), "value", getattr(args, "optim", None))),
     }
+
+
+def plan_tables(model: Any, args: TrainingArguments, sequence_length: int) -> dict[str, Any]:
+    """The run as the tables of a plan file (`docs/plan.md`), from what the Trainer was given. Called off the training thread.
+
+    Raises:
+        ValueError: the model has no configuration that a plan could start from.
+    """
+    config = getattr(model, "config", None)
+    if config is None or not getattr(config, "model_type", None):
+        raise ValueError("the model has no Hugging Face configuration")
+    adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
+    precision = "bf16" if getattr(args, "bf16", False) else "fp16" if getattr(args, "fp16", False) else None
+    dtype = str(next(iter(model.parameters())).dtype).removeprefix("torch.")
+    pure = {"bfloat16": "bf16_pure", "float16": "fp16_pure"}.get(dtype)
+    train = {
+        "micro_batch": args.per_device_train_batch_size,
+        "sequence_length": sequence_length,
+        "gradient_accumulation": args.gradient_accumulation_steps,
+        "precision": (pure if adapter is None else None) or precision or "fp32",
+        "optimizer": str(getattr(args.optim, "value", args.optim)),
+        "activation_checkpointing": bool(getattr(model, "is_gradient_checkpointing", False)),
+        "steps": args.max_steps if args.max_steps > 0 else None,
+        "max_grad_norm": args.max_grad_norm,
+    }
+    if adapter is not None:
+        targets = getattr(adapter, "target_modules", None)
+        train["peft"] = {
+            "type": str(getattr(adapter.peft_type, "value", adapter.peft_type)).lower(),
+            "r": getattr(adapter, "r", None),
+            "target_modules": sorted(targets) if isinstance(targets, (set, list, tuple)) else None,
+        }
+    return {"config": config.to_dict(), "tables": {"train": train, "parallel": {"world_size": args.world_size}}}
 
 
 __all__ = ["Budget", "TrainBudgetCallback"]

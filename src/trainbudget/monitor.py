@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from trainbudget.engine.oom_message import is_device_oom, parse_oom
 from trainbudget.engine.report import Report
 from trainbudget.events import Allocator, BudgetFact, End, Event, Header, Model, Number, Phase, PhaseBegin, Progress, Step
 from trainbudget.live.assembly import RunFacts, allowed, merged_budget, planned
+from trainbudget.live.auto_plan import AutoPlan
 from trainbudget.live.console import let_go_of_stuck_handlers
 from trainbudget.live.counters import Counters
 from trainbudget.live.feeder import Feeder
@@ -122,6 +123,10 @@ class Monitor:
         self._now_s = self._clock.now_s
         self._reset_step()
         self._step = 0
+        self._stepped = False  # a step of this session has ended
+        self._phases_open = 0
+        self._auto_plan = AutoPlan(self.fact) if self.settings.plan == "auto" else None
+        self._auto_plan_pending = True
         self._highest = 0  # step of this process
         self._last_step_s = 0.0
         self._allocator_s = 0.0
@@ -290,6 +295,7 @@ class Monitor:
     @harmless
     def phase_begin(self, phase: str, *, items_total: float | None = None) -> None:
         self.start()
+        self._phases_open += 1
         self._put(PhaseBegin(t_s=self._t_s(), phase=phase, items_total=items_total))
 
     @harmless
@@ -300,6 +306,7 @@ class Monitor:
     def phase_end(self, phase: str, *, start_s: float | None = None, items_done: float | None = None) -> None:
         """A phase ended now. `start_s` (of `now`) for a phase whose beginning nobody announced."""
         begin = None if start_s is None else start_s - self._zero_s
+        self._phases_open = max(0, self._phases_open - 1)
         self._boundary_s = self._now_s()
         self._put(Phase(t_s=self._t_s(), phase=phase, start_s=begin, items_done=items_done))
 
@@ -452,6 +459,7 @@ class Monitor:
         marks = self._cuda_clock.end() if self._cuda_clock is not None else None
         self._queue.put(fact if marks is None else TimedStep(fact, marks))
         self._reset_step()
+        self._stepped = True
         self._step_open_s = None
         self._boundary_s = now
         if now >= self._allocator_s:
@@ -478,6 +486,27 @@ class Monitor:
         """Any other fact, stamped now (plan, model, lint)."""
         fact.t_s = self._t_s()
         self._put(fact)
+
+    @harmless
+    def plan_from(self, request: Callable[[], Mapping[str, Any]]) -> None:
+        """With `plan="auto"`: have the run planned once, in a child process. See `live.auto_plan.AutoPlan.start`."""
+        if self._auto_plan is not None and self._auto_plan_pending:
+            self._auto_plan_pending = False
+            self._auto_plan.start(lambda: self._with_gpu(request()))
+
+    def _with_gpu(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        gpus = [g for g in self._feeder.sampler.gpus if g.owned and g.name] if self._feeder is not None else []
+        if not gpus:
+            raise ValueError("no GPU to plan for")
+        price = self.settings.price
+        money = None if price is None else f"{price.amount} {price.currency or 'USD'}/h"
+        gpu = {"name": gpus[0].name, "count": self.run.ranks.world_size, "price_per_hour": money}
+        return {**request, "tables": {**request["tables"], "gpu": gpu}}
+
+    @property
+    def wants_plan(self) -> bool:
+        """Whether an adapter should describe its run to `plan_from`."""
+        return self._auto_plan is not None and self._auto_plan_pending
 
     @harmless
     def model(self, **what: Any) -> None:
@@ -509,6 +538,9 @@ class Monitor:
         message = str(error)
         said = parse_oom(message)
         numbers = {name: getattr(said, name, None) for name in _OOM_NUMBERS}
+        ordinal = numbers.get("gpu")
+        if ordinal is not None:  # the message counts as the framework does
+            numbers["gpu"] = self._visible[ordinal] if ordinal < len(self._visible) else None
         self._put(_event(self._t_s(), "oom", **numbers, message=message[:4000]))
 
     # --- inside
@@ -516,7 +548,7 @@ class Monitor:
     def _begin_training(
         self, *, batch_size: float | None = None, attempt: int | None = None, steps_total: float | None = None
     ) -> None:
-        self._training, self._left = True, None
+        self._training, self._left, self._stepped = True, None, False
         self._garbage.start()
         self._step_open_s = None
         self._boundary_s = self._now_s()
@@ -553,22 +585,30 @@ class Monitor:
             self._put(fact)
 
     def _allocator_facts(self, at: str) -> list[Allocator]:
-        from trainbudget.live.probes.torch_memory import allocator_fact, torch_cuda, used_ordinals
+        from trainbudget.live.probes.torch_memory import allocator_facts, torch_cuda
 
         cuda = torch_cuda()
         if cuda is None or self._feeder is None:
             return []
-        visible = self._feeder.sampler.mapping.visible
-        return [
-            allocator_fact(cuda, ordinal, visible[ordinal], t_s=self._t_s(), at=at, step=self._step)
-            for ordinal in used_ordinals(cuda)
-            if ordinal < len(visible)
-        ]
+        return allocator_facts(cuda, self._visible, t_s=self._t_s(), at=at, step=self._step)
+
+    @property
+    def _visible(self) -> Sequence[int]:
+        """Our devices in the framework's order."""
+        return self._feeder.sampler.mapping.visible if self._feeder is not None else ()
+
+    def _moment(self) -> str | None:
+        """Why memory is worth a look between two steps' ends: inside a phase, or before the first step has ended."""
+        if self._phases_open > 0:
+            return "phase"
+        return "sample" if self._training and not self._stepped else None
 
     def _drop_references(self) -> None:
         """After the end nothing of the trainer, the model or a batch is held."""
         self._garbage.stop()
         self._step_open_s = None
+        if self._auto_plan is not None:
+            self._auto_plan.stop()
         if self._cuda_clock is not None:
             self._cuda_clock.drop()
 

@@ -230,6 +230,9 @@ class Timeline:
             if value is None:
                 continue
             bound = value if isinstance(value, Bound) else Bound(value=float(value), source=fact.source or "given")
+            known = self.budget.get(name)
+            if known is not None and known.source == "given" and bound.source not in (None, "given"):
+                continue  # what somebody allows, no plan and no learning overrides
             if math.isfinite(bound.value) and bound.value >= 0:
                 self.budget[name] = bound
         if fact.currency is not None and self.budget_currency is None:

@@ -14,8 +14,8 @@ from trainbudget.engine.report import Report
 from trainbudget.events import AnyEvent, End, Event, Self, Step, Tick
 from trainbudget.gpu.protocol import Observer
 from trainbudget.live.counters import Counters
+from trainbudget.live.expectations import Expectations
 from trainbudget.live.intake import Intake
-from trainbudget.live.learned import LearnedBudget
 from trainbudget.live.merge import merge_steps, mergeable
 from trainbudget.live.pipeline import Pipeline
 from trainbudget.live.probes.host import HostProbe
@@ -73,14 +73,21 @@ class Feeder:
         interval_s: float,
         counters: Counters,
         on_report: Callable[[Report], None],
-        learned: LearnedBudget | None,
+        learned: Expectations | None,
         keep_s: float,
+        moment: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._queue, self._assemble, self._preamble = queue, assemble, preamble
         self._clock, self._zero_s, self._interval_s = clock, zero_s, interval_s
         self._counters, self._on_report, self._learned, self._keep_s = counters, on_report, learned, keep_s
         self._intake = Intake(
-            queue=queue, make_sampler=make_sampler, workers=workers, clock=clock, zero_s=zero_s, counters=counters
+            queue=queue,
+            make_sampler=make_sampler,
+            workers=workers,
+            clock=clock,
+            zero_s=zero_s,
+            counters=counters,
+            moment=moment,
         )
         self._parts: Parts | None = None
         self.assembled = threading.Event()

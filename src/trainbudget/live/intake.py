@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from trainbudget.clock import Clock
 from trainbudget.events import AnyEvent, Step
 from trainbudget.live.counters import Counters
 from trainbudget.live.probes.host import HostProbe
 from trainbudget.live.probes.step_clock import StepMarks
-from trainbudget.live.probes.torch_memory import torch_cuda, torch_uuids
+from trainbudget.live.probes.torch_memory import allocator_facts, torch_cuda, torch_uuids, used_ordinals
 from trainbudget.live.queue import FactQueue
 from trainbudget.live.sampler import Sampler
 
 #: A step is released when its CUDA events have completed, or after this long without them (contract).
 RELEASE_S = 5.0
+#: Seconds between two looks at the allocators inside a phase: an evaluation that keeps its outputs grows over many.
+ALLOCATORS_S = 2.0
 
 
 @dataclass(slots=True)
@@ -42,7 +45,9 @@ class Intake:
         clock: Clock,
         zero_s: float,
         counters: Counters,
+        moment: Callable[[], str | None] = lambda: None,
     ) -> None:
+        self._moment, self._allocators_s = moment, 0.0
         self.sampler = make_sampler()
         self.host: HostProbe | None = None
         self._queue, self._make_sampler, self._workers = queue, make_sampler, workers
@@ -55,6 +60,7 @@ class Intake:
         sources: tuple[tuple[str, Callable[[], list[AnyEvent]]], ...] = (
             ("sampler", self._watched_sampler),
             ("hooks", lambda: self._ready_hooks(last=last)),
+            ("allocators", self._allocators),
             ("host", self._host_reading),
         )
         for name, source in sources:
@@ -106,13 +112,32 @@ class Intake:
         facts = self.sampler.facts
         out = [facts.popleft() for _ in range(len(facts))]
         cuda = torch_cuda()
-        if cuda is not None and self.sampler.torch_uuids is None:
-            try:
-                self.sampler.torch_uuids = torch_uuids(cuda)
-            except Exception as err:  # noqa: BLE001 - torch's view is a refinement of the mapping
-                self.sampler.torch_uuids = ()
-                self._counters.fault("torch", err)
+        if cuda is not None:
+            self._tell_devices(cuda)
         return out
+
+    def _tell_devices(self, cuda: Any) -> None:
+        """torch's own view of the devices refines the sampler's mapping."""
+        sampler = self.sampler
+        try:
+            if sampler.torch_uuids is None:
+                sampler.torch_uuids = torch_uuids(cuda)
+            # Once ours, always ours: memory that is given back for a moment makes no other owner.
+            sampler.torch_used = tuple(sorted({*sampler.torch_used, *used_ordinals(cuda)}))
+        except Exception as err:  # noqa: BLE001 - without it the mapping stands as it is
+            sampler.torch_uuids = sampler.torch_uuids or ()
+            self._counters.fault("torch", err)
+
+    def _allocators(self) -> list[AnyEvent]:
+        """Memory inside phases and before the first step's end, where no step's end tells it. Takes torch's own lock only."""
+        now_s, at = self._now_s(), self._moment()
+        if at is None or now_s < self._allocators_s:
+            return []
+        self._allocators_s = now_s + ALLOCATORS_S
+        cuda = torch_cuda()
+        if cuda is None:
+            return []
+        return [*allocator_facts(cuda, self.sampler.mapping.visible, t_s=now_s, at=at, step=None)]
 
     def _host_reading(self) -> list[AnyEvent]:
         if self.host is None:

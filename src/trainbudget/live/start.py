@@ -16,9 +16,9 @@ from trainbudget.events import AnyEvent, Price
 from trainbudget.live.assembly import backend_factory, header_of, price_of
 from trainbudget.live.console import add_handler
 from trainbudget.live.enforce import Enforcer
+from trainbudget.live.expectations import Expectations
 from trainbudget.live.feeder import Feeder, Parts
 from trainbudget.live.identity import prepare_directory, ranks_of, run_directory, run_id, run_name
-from trainbudget.live.learned import LearnedBudget
 from trainbudget.live.pipeline import Pipeline
 from trainbudget.live.plan_facts import plan_facts
 from trainbudget.live.probes.host import HostProbe, host_of, process_started_unix_s
@@ -79,7 +79,8 @@ def start_feeder(monitor: Monitor) -> Feeder:
         interval_s=settings.interval_s,
         counters=monitor._counters,
         on_report=on_report,
-        learned=LearnedBudget(),
+        learned=Expectations(),
+        moment=monitor._moment,
         keep_s=settings.keep_s,
     )
     feeder.start()

@@ -6,6 +6,7 @@ Reading allocator statistics takes torch's own lock and no driver call. Nothing 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from trainbudget.events import Allocator
@@ -55,6 +56,15 @@ def allocator_fact(cuda: Any, ordinal: int, gpu: int, *, t_s: float, at: str, st
         alloc_retries=_number(stats, "num_alloc_retries"),
         ooms=_number(stats, "num_ooms"),
     )
+
+
+def allocator_facts(cuda: Any, visible: Sequence[int], *, t_s: float, at: str, step: int | None) -> list[Allocator]:
+    """The allocators of all devices on which this process holds memory; `visible` maps torch's ordinals to ours."""
+    return [
+        allocator_fact(cuda, ordinal, visible[ordinal], t_s=t_s, at=at, step=step)
+        for ordinal in used_ordinals(cuda)
+        if ordinal < len(visible)
+    ]
 
 
 def _number(stats: Any, name: str) -> float | None:
