@@ -85,11 +85,11 @@ class Engine:
         now_s = self.timeline.now_s
         self._next_check_s = now_s + CHECK_S
         view = View(self.timeline, self.ledger, self._thresholds, self._board.active_codes)
-        board = self._board
+        board, watched = self._board, self._board.watched
         for detector in self._due(now_s, urgent=urgent):
             for signal in detector.check(view):
                 board.take(detector, signal, now_s)
-            if board.holds(detector):
+            if detector in watched:
                 board.fade(detector, now_s)
         if self._advise is not None and board.unadvised:
             self._add_advice(self._advise)
@@ -138,11 +138,7 @@ class Board:
         self.ignore = ignore
         self.active_codes: frozenset[str] = frozenset()
         self.unadvised: set[int] = set()  # places of findings that are new, or of which the cause has become known
-        self._conditions: dict[Detector, _Conditions] = {}
-
-    def holds(self, detector: Detector) -> bool:
-        """Whether a condition of this detector is being watched."""
-        return detector in self._conditions
+        self.watched: dict[Detector, _Conditions] = {}  # detectors with a condition that holds or fades
 
     def take(self, detector: Detector, signal: Signal, now_s: float) -> None:
         """A condition holds now: it is raised once it has held for `hold_s`."""
@@ -151,7 +147,7 @@ class Board:
         if signal.once:
             self._raise(signal, now_s)
             return
-        known, hold_s = self._conditions.setdefault(detector, {}), detector.hold_s
+        known, hold_s = self.watched.setdefault(detector, {}), detector.hold_s
         condition = known.get(signal.key)
         if condition is None:
             condition = known[signal.key] = _Condition(signal, now_s, now_s)
@@ -164,7 +160,7 @@ class Board:
 
     def fade(self, detector: Detector, now_s: float) -> None:
         """After a look: what no longer holds is cleared once it has been gone for `clear_s`."""
-        known, clear_s = self._conditions[detector], detector.clear_s
+        known, clear_s = self.watched[detector], detector.clear_s
         for key in [k for k, c in known.items() if c.seen_s < now_s]:
             condition = known[key]
             if condition.finding is None:
@@ -173,7 +169,7 @@ class Board:
                 self._clear(condition.finding, now_s)
                 del known[key]
         if not known:
-            del self._conditions[detector]
+            del self.watched[detector]
 
     def _raise(self, signal: Signal, now_s: float) -> int | None:
         if len(self.findings) >= MOST_FINDINGS:

@@ -52,6 +52,7 @@ class Ledger:
         self.booked_s = 0.0  # wall seconds; everything before is booked
         self._begun = False
         self._price: Price | None = None
+        self._counts: tuple[int, int] | None = None  # used and unused charged GPUs, while one fact is booked
         self._rate = 0.0  # money a GPU-second at the price of now
         self.wait_assumed = False  # a data wait was charged whole, the GPU's part in it being unknown
         self._warming: list[tuple[Step, StepRecord]] = []
@@ -64,6 +65,7 @@ class Ledger:
 
     def feed(self, event: AnyEvent) -> None:
         time = self._time
+        self._counts = None
         if not self._begun:
             self._begun, self.booked_s = True, time.started_s
         if time.price is not self._price:
@@ -330,7 +332,7 @@ class Ledger:
         if length <= 0.0:
             return
         rest = length
-        used, unused = self._charged()
+        used, unused = self._counts or self._charged()
         if self._phases and over_phases:
             for bucket, seconds in self._phase_seconds(begin, until):
                 self._put(bucket, seconds, used, unused)
@@ -368,13 +370,13 @@ class Ledger:
     def _charged(self) -> tuple[int, int]:
         """How many charged GPUs are in use, and how many have never been."""
         devices = self._time.charged
-        if not devices:
-            return 1, 0  # the pseudo-device `cpu`
         unused = 0
         for device in devices:
             if not device.active or not device.owned:
                 unused += device.unused
-        return len(devices) - unused, unused
+        # Without any there is the pseudo-device `cpu`.
+        self._counts = (len(devices) - unused, unused) if devices else (1, 0)
+        return self._counts
 
     def _put(self, bucket: str, wall_s: float, used: int, unused: int) -> None:
         """Book wall seconds on every charged GPU; one that has never been used was idle, whatever the others did."""

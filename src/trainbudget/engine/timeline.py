@@ -304,13 +304,17 @@ class Timeline:
         if self.run.session is not new_session:
             self.steps.begin_session()
             self._begin_session()
-        end_s = self.wall_s(_within(event.end_s, event.t_s))
-        start_s = self.wall_s(_within(event.start_s, event.t_s)) if event.start_s is not None else end_s
+        end_s = _within(event.end_s, event.t_s)
+        start_s = _within(event.start_s, event.t_s) if event.start_s is not None else end_s
+        if self.gaps:
+            start_s, end_s = self.wall_s(start_s), self.wall_s(end_s)
         previous = self.steps.last_end_s
         since = previous if previous is not None else start_s
         phase_s = 0.0
-        for phase in _newest(self.run.closed, since):
-            phase_s += max(0.0, self.wall_s(phase.end_s) - max(since, self.wall_s(phase.start_s)))
+        closed = self.run.closed
+        if closed and closed[-1].end_s >= since:
+            for phase in _newest(closed, since):
+                phase_s += max(0.0, self.wall_s(phase.end_s) - max(since, self.wall_s(phase.start_s)))
         self.last_step = self.steps.on_step(event, min(start_s, end_s), end_s, phase_s)
         self.last_spike = self.spikes.on_step(self.last_step, self.steps, self.run.recompiles, self.pauses, self.owned)
         if event.loss is not None or event.grad_norm is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainbudget.engine.tracks.load import LoadTrack
 from trainbudget.engine.tracks.memory import MemoryTrack
@@ -16,6 +16,8 @@ LOST_CODES = frozenset({15, 16, 28})
 UNSUPPORTED_CODES = frozenset({3, 4, 13, 25})
 #: At most a quarter of an hour at one reading a second.
 WINDOW_READINGS = 900
+#: Readings kept apart before they are merged although nobody looked.
+MERGE_READINGS = 16
 #: Utilization below this is idle: a desktop or a monitoring query alone shows 0-4 %.
 IDLE_UTILIZATION = 0.05
 #: Readings without work since training began after which a device counts as unused: 20, or those of a minute (at least 5).
@@ -49,14 +51,15 @@ class DeviceTrack:
         self.since_s = info.t_s
         self.window: deque[Sample] = deque(maxlen=WINDOW_READINGS)
         self.load = LoadTrack()
-        self.last: Reading | None = None
+        self._last: Reading | None = None
+        self._newer: list[Reading] = []  # readings since `_last` was merged
         self.last_reading_s: float | None = None  # any reading line
         self.last_answer_s: float | None = None  # a reading in which something was answered
         self.readings = 0
         self.errors: dict[str, int] = {}  # queries that failed in the newest reading that asked them
         self.errors_total: dict[str, int] = {}
         self.error_since_s: dict[str, float] = {}
-        self.answered: set[str] = set()  # queries that have ever been answered
+        self._answered: set[str] = set()
         self.memory = MemoryTrack()
         self.allocator: Allocator | None = None
         self.allocator_first: Allocator | None = None
@@ -185,25 +188,61 @@ class DeviceTrack:
             if code in LOST_CODES and self.lost_since_s is None:
                 self.lost_since_s, self.lost_code = t_s, code
 
+    @property
+    def last(self) -> Reading | None:
+        """The newest answer of each query, merged from partial readings; what failed in the newest one is unknown."""
+        if self._newer:
+            self._merge()
+        return self._last
+
+    @property
+    def answered(self) -> set[str]:
+        """Queries that have ever been answered."""
+        if self._newer:
+            self._merge()
+        return self._answered
+
+    def _merge(self) -> None:
+        """Fill the newest reading's gaps from those before it. Put off until somebody looks: most readings are complete."""
+        newer, self._newer = self._newer, []
+        merged = copy.copy(newer[-1])
+        failed = merged.errors or ()
+        for query, field in _ANSWERS:
+            value = getattr(merged, field)
+            if value is None and query not in failed:
+                value = self._newest(newer, field)
+                if value is not None:
+                    setattr(merged, field, value)
+            if value is not None:
+                self._answered.add(query)
+        self._last = merged
+
+    def _newest(self, newer: list[Reading], field: str) -> Any:
+        for reading in reversed(newer):
+            value = getattr(reading, field)
+            if value is not None:
+                return value
+        return getattr(self._last, field) if self._last is not None else None
+
     def _answers(self, event: Reading) -> bool:
-        """Take the answers of a reading over into `last`; whether there was any."""
-        last = self.last
-        if last is None:
-            last = self.last = Reading(gpu=event.gpu)
-        last.t_s, last.errors, last.count = event.t_s, event.errors, event.count
+        """Take a reading in; whether it answers anything."""
+        self._newer.append(event)
+        if len(self._newer) >= MERGE_READINGS or event.errors:
+            self._merge()
+        if not self.errors and not event.errors and self.lost_since_s is None:
+            return event.utilization_ratio is not None or event.memory_used_bytes is not None or _any_answer(event)
+        return self._recovers(event)
+
+    def _recovers(self, event: Reading) -> bool:
+        """The same for a device with errors: what is answered again is no error any more."""
         any_answer = False
         for query, field in _ANSWERS:
-            value = getattr(event, field)
-            if value is not None:
-                any_answer = True
-                setattr(last, field, value)
-                if query not in self.answered:
-                    self.answered.add(query)
-                if self.errors and query in self.errors and (event.errors is None or query not in event.errors):
-                    del self.errors[query]
-                    self.error_since_s.pop(query, None)
-            elif event.errors and query in event.errors:
-                setattr(last, field, None)  # what failed now is unknown now
+            if getattr(event, field) is None:
+                continue
+            any_answer = True
+            if query in self.errors and (event.errors is None or query not in event.errors):
+                del self.errors[query]
+                self.error_since_s.pop(query, None)
         if any_answer and self.lost_since_s is not None and not event.errors:
             self.lost_since_s = self.lost_code = None  # it came back
         return any_answer
@@ -257,6 +296,10 @@ _ANSWERS = (
     ("clock", "throttle"),
     ("ecc", "ecc_corrected"),
 )
+
+
+def _any_answer(event: Reading) -> bool:
+    return any(getattr(event, field) is not None for _, field in _ANSWERS)
 
 
 def _merged(old: Allocator, new: Allocator) -> Allocator:

@@ -90,7 +90,7 @@ class BusyButSlow(BaseDetector):
         "fused attention and optimizer. Long kernels at low power: memory-bound operations, fp32, or another process on the "
         "card.",
     )
-    every_s = 15.0
+    every_s = 30.0  # it reads minutes of power and clocks
     hold_s = 30.0
     clear_s = 120.0
 
@@ -105,7 +105,7 @@ class BusyButSlow(BaseDetector):
             return
         for device in timeline.owned:
             utilization = device.utilization_last_minute(minimum=5)
-            if utilization is None or utilization < view.limit(self.record, "utilization_ratio") or _held_down(device):
+            if utilization is None or utilization < view.limit(self.record, "utilization_ratio"):
                 continue
             seen = {
                 "power_ratio": _power_ratio(device),
@@ -113,7 +113,7 @@ class BusyButSlow(BaseDetector):
                 "mfu_ratio": model_flops_utilization(timeline),
             }
             low = [name for name, value in seen.items() if value is not None and value < view.limit(self.record, name)]
-            if not low or (throughput is None and len(low) < 2):
+            if not low or (throughput is None and len(low) < 2) or _held_down(device):
                 continue
             yield Signal(
                 "busy_but_slow",
