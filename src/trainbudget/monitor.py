@@ -26,6 +26,7 @@ from trainbudget.engine.report import Report
 from trainbudget.events import Allocator, BudgetFact, End, Event, Header, Model, Number, Phase, PhaseBegin, Progress, Step
 from trainbudget.live.assembly import RunFacts, allowed, merged_budget, planned
 from trainbudget.live.auto_plan import AutoPlan
+from trainbudget.live.batch import host_number
 from trainbudget.live.console import let_go_of_stuck_handlers
 from trainbudget.live.counters import Counters
 from trainbudget.live.feeder import Feeder
@@ -375,6 +376,8 @@ class Monitor:
         max_sequence_tokens: float | None = None,
     ) -> None:
         """What a (micro-)batch of the coming or open step holds. Host numbers only: nothing here may wait for a GPU."""
+        tokens, useful_tokens = host_number(tokens), host_number(useful_tokens)
+        samples, max_sequence_tokens = host_number(samples), host_number(max_sequence_tokens)
         if tokens is not None:
             self._tokens = (self._tokens or 0.0) + tokens
         if useful_tokens is not None:
@@ -426,6 +429,7 @@ class Monitor:
     @harmless
     def metrics(self, *, loss: float | None = None, grad_norm: float | None = None) -> None:
         """Loss and gradient norm of the open or coming step, as host numbers."""
+        loss, grad_norm = host_number(loss), host_number(grad_norm)
         self._loss = loss if loss is not None else self._loss
         self._grad_norm = grad_norm if grad_norm is not None else self._grad_norm
 

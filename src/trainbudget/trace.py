@@ -32,7 +32,10 @@ def encode(event: AnyEvent) -> bytes:
         value = getattr(event, name)
         if (isinstance(value, float) and not math.isfinite(value)) or isinstance(value, (dict, list, msgspec.Struct)):
             return _encoder.encode(_finite(msgspec.to_builtins(event, enc_hook=str)))
-    return _encoder.encode(event)
+    try:
+        return _encoder.encode(event)
+    except UnicodeEncodeError:  # text that is no UTF-8, such as a run name out of the environment
+        return _encoder.encode(_finite(msgspec.to_builtins(event)))
 
 
 def decode(line: bytes) -> AnyEvent | None:
@@ -150,8 +153,10 @@ def _header_of(line: bytes, path: Path) -> Header:
 def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items() if v is not None}
+        return {_finite(str(k)): _finite(v) for k, v in value.items() if v is not None}
     if isinstance(value, (list, tuple)):
         return [_finite(v) for v in value]
     return value

@@ -15,6 +15,19 @@ class BatchFacts(NamedTuple):
     max_sequence_tokens: float | None = None
 
 
+def host_number(value: Any) -> float | None:
+    """A number of any kind (Python's, numpy's, a tensor of one element) as a float, or None where it is none or cannot
+    be had without waiting for a device."""
+    if type(value) in (float, int):
+        return float(value)
+    if value is None or not _on_host(value):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
 def describe_batch(batch: Any) -> BatchFacts:
     """Samples, tokens and padding of a batch as the usual collators build it: a mapping with `input_ids` and, where it
     is padded, `attention_mask`; else the first tensor's length is the number of samples.

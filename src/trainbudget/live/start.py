@@ -35,7 +35,7 @@ _log = logging.getLogger("trainbudget")
 _T = TypeVar("_T")
 
 #: Directories tried after one that another live run writes in: several trainings under one TRAINBUDGET_RUN_DIR.
-_DIRECTORY_TRIES = 9
+_DIRECTORY_TRIES = 999
 
 
 def start_feeder(monitor: Monitor) -> Feeder:
@@ -120,7 +120,8 @@ def _parts(monitor: Monitor) -> Parts:
         _log.warning("%s", text)
     run.host = _attempt(monitor, "host", host_of)
     started = _attempt(monitor, "host", process_started_unix_s)
-    run.process_started_s = min(0.0, started - run.started_unix_s) if started is not None else 0.0
+    first = _claim_process_start()
+    run.process_started_s = min(0.0, started - run.started_unix_s) if started is not None and first else 0.0
     writer = _attempt(monitor, "record", lambda: _writer(monitor)) if settings.record else None
     sinks: list[Sink] = [LogSink(_log)] if settings.log else []
     if writer is not None:
@@ -171,6 +172,18 @@ def _attempt(monitor: Monitor, what: str, make: Callable[[], _T]) -> _T | None:
     return None
 
 
+def _claim_process_start() -> bool:
+    """Whether this is the process's first monitor: only that one answers for the time since the process began.
+
+    The mark belongs to the process, not to a module: it is gone in a child, and there once however often we are imported.
+    """
+    mark = f"_TRAINBUDGET_CLAIMED_{os.getpid()}"
+    if mark in os.environ:
+        return False
+    os.environ[mark] = "1"
+    return True
+
+
 def _writer(monitor: Monitor) -> TraceWriter | None:
     run, settings = monitor.run, monitor.settings
     wanted = run_directory(
@@ -178,6 +191,8 @@ def _writer(monitor: Monitor) -> TraceWriter | None:
     )
     for attempt in range(1, _DIRECTORY_TRIES + 1):
         directory = wanted if attempt == 1 else _beside(wanted, attempt)
+        if any(directory.glob("trace*.jsonl*")):
+            continue  # of an earlier attempt under the same name: its seconds are its own
         try:
             prepare_directory(directory, run.ranks)
             writer = TraceWriter(directory, max_bytes=settings.record_max_bytes)
