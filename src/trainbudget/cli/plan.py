@@ -258,7 +258,7 @@ def _flag_tables(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError("--lora and --qlora contradict each other: give one")
     rank = args.lora or args.qlora
     train = {
-        "micro_batch": args.batch or 1,
+        "micro_batch": 1 if args.batch is None else args.batch,
         "sequence_length": args.seq or 512,
         "gradient_accumulation": args.accumulate,
         "precision": args.precision or "bf16",

@@ -40,10 +40,20 @@ def run(args: argparse.Namespace) -> int:
     if not script.is_file():
         raise ConfigError(f"{script}: no such script")
     budget = Budget(cost=args.budget, run_time=args.run_time) if args.budget or args.run_time else None
+    if "trainbudget" in script.read_text(encoding="utf-8", errors="replace"):
+        # It brings its own monitor: a second one would bill the same seconds again. What was asked for here reaches it.
+        return _run_watched_by_itself(script, args)
     monitor = Monitor(framework="loop", budget=budget, price=args.price, plan=args.plan, run_name=script.stem)
     attach_to_frameworks(monitor)
     monitor.start()
     return _run_script(script, args.arguments, monitor)
+
+
+def _run_watched_by_itself(script: Path, args: argparse.Namespace) -> int:
+    print(f"trainbudget: {script.name} has its own monitor and is run as it is", file=sys.stderr)
+    given = {"TRAINBUDGET_BUDGET": args.budget, "TRAINBUDGET_PRICE": args.price, "TRAINBUDGET_PLAN": args.plan}
+    os.environ.update({name: str(value) for name, value in given.items() if value is not None})
+    return _run_script(script, args.arguments, None)
 
 
 def _run_script(script: Path, arguments: list[str], monitor: Any) -> int:
@@ -56,16 +66,17 @@ def _run_script(script: Path, arguments: list[str], monitor: Any) -> int:
         code = err.code if isinstance(err.code, int) else OK if err.code is None else 1
         if isinstance(err.code, str):
             print(err.code, file=sys.stderr)
-        monitor.close("finished" if code == 0 else "failed")
+        _close(monitor, "finished" if code == 0 else "failed")
         return code
     except BaseException as err:  # noqa: BLE001 - the script's own error: shown as Python would, then its exit code
-        monitor.exception(err)
-        monitor.close("interrupted" if isinstance(err, KeyboardInterrupt) else "failed")
+        if monitor is not None:
+            monitor.exception(err)
+        _close(monitor, "interrupted" if isinstance(err, KeyboardInterrupt) else "failed")
         _print_as_python_would(err)
         return 130 if isinstance(err, KeyboardInterrupt) else 1
     finally:
         sys.argv, sys.path[0] = before
-    monitor.close("finished")
+    _close(monitor, "finished")
     return OK
 
 
@@ -76,3 +87,8 @@ def _print_as_python_would(err: BaseException) -> None:
     while frame is not None and frame.tb_next is not None and frame.tb_frame.f_code.co_filename.startswith(own):
         frame = frame.tb_next
     traceback.print_exception(type(err), err, frame)
+
+
+def _close(monitor: Any | None, outcome: str) -> None:
+    if monitor is not None:
+        monitor.close(outcome)

@@ -157,7 +157,9 @@ def _price(monitor: Monitor, sampler: Sampler) -> Price | None:
 
 def _say_start(monitor: Monitor, sampler: Sampler, header: Any, url: str | None) -> None:
     directory = monitor.run.directory
-    for line in start_lines(header, sampler.gpus, sampler.mapping, price=header.price, directory=directory, url=url):
+    plan = monitor.settings.plan
+    lines = start_lines(header, sampler.gpus, sampler.mapping, price=header.price, directory=directory, url=url, plan=plan)
+    for line in lines:
         _log.info("%s", line)
 
 

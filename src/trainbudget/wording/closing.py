@@ -37,7 +37,8 @@ def verdict(report: Report) -> str:
     """`NAME finished: 5,000 steps in 1 h 24 min · 2.09 of 2.02 USD planned (+3 %) · 0.27 USD wasted`."""
     name = report.header.run or "run"
     steps = report.steps.done
-    parts = [f"{name} {report.outcome or report.state}: {count(steps)} steps in {duration(report.wall_s)}"]
+    done = f"{count(steps)} steps in {duration(report.wall_s)}" if steps else f"no step was seen in {duration(report.wall_s)}"
+    parts = [f"{name} {report.outcome or report.state}: {done}"]
     if report.cost is not None:
         budget = report.budget.get("cost")
         text = money(report.cost, report.currency)
@@ -49,6 +50,8 @@ def verdict(report: Report) -> str:
         parts.append(text)
     else:
         parts.append(f"{report.gpu_seconds / 3600:.3g} GPU-hours, no price")
+    if not steps:
+        return " · ".join(parts)  # without steps nobody knows what was waste
     if report.wasted_cost is not None:
         parts.append(f"{money(report.wasted_cost, report.currency)} wasted")
     elif report.gpu_seconds:
@@ -75,6 +78,8 @@ def closing_table(report: Report) -> str:
     lines.append(_ledger_line("total", "", total, digits=digits))
     lines.append("")
     lines += _memory_lines(report) + _next_lines(report)
+    if not report.steps.done:
+        lines.append("  note      no step was seen: a callback, or Monitor.step() in the loop, shows where the time goes")
     if report.wait_assumed:
         lines.append("  note      waiting for data is counted whole: how much of it the GPU was busy is unknown")
     lines += [f"  unknown   {text}" for text in report.missing if not text.startswith("price") or report.gpus]

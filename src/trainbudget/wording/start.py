@@ -12,10 +12,17 @@ from trainbudget.wording.numbers import duration, money, size
 
 
 def start_lines(
-    header: Header, gpus: Sequence[Gpu], mapping: Any, *, price: Price | None, directory: Path | None, url: str | None
+    header: Header,
+    gpus: Sequence[Gpu],
+    mapping: Any,
+    *,
+    price: Price | None,
+    directory: Path | None,
+    url: str | None,
+    plan: str | None = None,
 ) -> list[str]:
     """One paragraph of two lines; a third where something needs a word."""
-    lines = [f"watching {_devices(header, gpus, mapping)} · {_budget(header.budget)} · {_price(price)}"]
+    lines = [f"watching {_devices(header, gpus, mapping)} · {_budget(header.budget, plan)} · {_price(price)}"]
     record = f"record {_short(directory)}" if directory is not None else "no record"
     metrics = f"metrics {url}" if url is not None else "no metrics page"
     lines[0] += f"\n             {record} · {metrics} · off: TRAINBUDGET_DISABLED=1"
@@ -36,9 +43,10 @@ def _devices(header: Header, gpus: Sequence[Gpu], mapping: Any) -> str:
     return f"the CPU, no GPU data{reason}"
 
 
-def _budget(budget: BudgetFact | None) -> str:
+def _budget(budget: BudgetFact | None, plan: str | None) -> str:
+    rest = f"from {plan}" if plan and plan != "auto" else "planned meanwhile" if plan else "learned from the first steps"
     if budget is None:
-        return "budget: learned from the first steps"
+        return f"budget: {rest}"
     parts = []
     memory, step = value_of(budget.memory_peak_bytes), value_of(budget.step_time_s)
     run, cost = value_of(budget.run_time_s), value_of(budget.cost)
@@ -50,7 +58,7 @@ def _budget(budget: BudgetFact | None) -> str:
         parts.append(duration(run))
     if cost is not None:
         parts.append(money(cost, budget.currency))
-    return f"budget {', '.join(parts)}" if parts else "budget: learned from the first steps"
+    return f"budget {', '.join(parts)}" + (f" and {rest}" if plan else "") if parts else f"budget: {rest}"
 
 
 def _price(price: Price | None) -> str:
