@@ -7,11 +7,13 @@ taken: a typo in a shell must not stop a job that somebody queued for.
 from __future__ import annotations
 
 import os
+import re
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainbudget.budget import Budget, Money, check_currency, parse_bytes, parse_duration_s, parse_price
 from trainbudget.errors import ConfigError
@@ -21,11 +23,20 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover - exercised on Python 3.10 only
     import tomli as tomllib
 
-DEFAULT_LISTEN = "127.0.0.1:9837"
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 9837
+DEFAULT_LISTEN = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
 ON_EXCEED = ("warn", "dry_run", "stop")
 STOP_ON = ("cost", "run_time", "memory")
 BACKENDS = ("auto", "nvml", "mock", "none")  # ... or the path of a trace
 STEP_CLOCKS = ("auto", "cuda", "wall")
+#: The feeder's looks: more often is a busy loop beside the training thread, more rarely is a report that is a minute old.
+INTERVAL_S = (0.01, 60.0)
+
+_LISTEN = re.compile(
+    r"(?:(?P<only_port>[0-9]{1,5})|(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z_][\w.-]*|[0-9]+(?:\.[0-9]+){3}))?(?::(?P<port>[0-9]{1,5}))?)",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +105,8 @@ class Settings:
             _one_of("backend", self.backend.partition(":")[0], BACKENDS)
         if not 0.05 <= self.sample_period_s <= 3600.0:
             raise ConfigError(f"sample_period: {self.sample_period_s:g} s is outside 0.05 - 3600 s")
+        if not INTERVAL_S[0] <= self.interval_s <= INTERVAL_S[1]:
+            raise ConfigError(f"interval: {self.interval_s:g} s is outside {INTERVAL_S[0]:g} - {INTERVAL_S[1]:g} s")
         parse_listen(self.listen)
 
 
@@ -111,7 +124,7 @@ def load(
     """
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {}
-    _merge_lenient(values, _from_file(cwd or Path.cwd(), warn), "trainbudget.toml", warn)
+    _merge_lenient(values, _from_file(cwd or _working_directory(), warn), "trainbudget.toml", warn)
     _merge_lenient(values, _from_environ(environ), "environment", warn)
     for name, value in (arguments or {}).items():
         if value is not None:
@@ -120,18 +133,38 @@ def load(
     return Settings(**values)
 
 
-def parse_listen(text: str) -> tuple[str, int] | None:
-    """`host:port` -> both, `off` -> None; a bare port listens on loopback.
+class Listen(NamedTuple):
+    """Where to listen; port 0 takes any free one."""
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+
+
+def parse_listen(text: str) -> Listen | None:
+    """`host:port`, `:port`, `port`, `[::1]:port` or `host`; `off` or nothing is None.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: it is none of these.
     """
-    if text.strip().lower() in ("off", "none", "no", "false", "0", ""):
+    text = text.strip()
+    if text.lower() in ("off", "none", "false", "no", ""):
         return None
-    host, colon, port = text.strip().rpartition(":")
-    if not port.isdigit() or not 0 <= int(port) <= 65535 or (colon and not host):
-        raise ConfigError(f"listen: {text!r} is neither host:port nor off")
-    return (host.strip("[]") or "127.0.0.1", int(port))
+    match = _LISTEN.fullmatch(text)
+    port = (match["port"] or match["only_port"] or "") if match else ""
+    host = (match["six"] or match["host"] or DEFAULT_HOST) if match else ""
+    # A name's parts are 1 to 63 characters (RFC 1035, 2.3.4); others fail deep inside the resolver.
+    named = ":" in host or all(0 < len(part) <= 63 for part in host.removesuffix(".").split("."))
+    if match is None or not named or (port and int(port) > 65535):
+        raise ConfigError(f"listen: {text[:80]!r} is not host:port or 'off'; write for example {DEFAULT_LISTEN}")
+    return Listen(host, int(port) if port else DEFAULT_PORT)
+
+
+def _working_directory() -> Path | None:
+    """None where it has been deleted, or may not be looked at: then there is no file to read either."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 def _merge_lenient(values: dict[str, Any], given: Mapping[str, Any], source: str, warn: Callable[[str], None]) -> None:
@@ -139,8 +172,11 @@ def _merge_lenient(values: dict[str, Any], given: Mapping[str, Any], source: str
         try:
             key, parsed = _parse(name, value)
             Settings(**{**values, key: parsed})
-        except (ConfigError, TypeError) as err:
+        except ConfigError as err:
             warn(f"{source}: {err}; it is ignored")
+            continue
+        except Exception as err:  # noqa: BLE001 - no value that somebody left in a shell may stop a job
+            warn(f"{source}: {name}: {type(err).__name__}: {err}; it is ignored")
             continue
         values[key] = parsed
 
@@ -154,27 +190,30 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
     return out
 
 
-def _from_file(start: Path, warn: Callable[[str], None]) -> dict[str, Any]:
+def _from_file(start: Path | None, warn: Callable[[str], None]) -> dict[str, Any]:
     """`trainbudget.toml` in the directory or its parents up to the repository's root, else `[tool.trainbudget]`."""
+    if start is None:
+        return {}
     folders = [start, *start.parents]
     for place, folder in enumerate(folders):
-        if (folder / ".git").exists():
+        if os.path.exists(folder / ".git"):  # pathlib's own raises where a folder may not be entered
             folders = folders[: place + 1]
             break
     for name, table in (("trainbudget.toml", ()), ("pyproject.toml", ("tool", "trainbudget"))):
         for folder in folders:
             path = folder / name
-            if not path.is_file():
+            if not os.path.isfile(path):
                 continue
             try:
                 content: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as err:
+            except (OSError, ValueError, RecursionError) as err:
                 if name == "trainbudget.toml":
-                    warn(f"{path}: {err}; it is ignored")
+                    why = "it is nested too deeply" if isinstance(err, RecursionError) else err
+                    warn(f"{path}: {why}; it is ignored")
                 continue
             for key in table:
                 content = content.get(key, {}) if isinstance(content, dict) else {}
-            if content:
+            if content and isinstance(content, Mapping):
                 return dict(content)
     return {}
 
@@ -187,7 +226,12 @@ def _parse(name: str, value: Any) -> tuple[str, Any]:
 
         near = get_close_matches(name, _PARSERS, n=1)
         raise ConfigError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
-    return _FIELD_OF.get(name, name), parse(value)
+    try:
+        return _FIELD_OF.get(name, name), parse(value)
+    except (TypeError, ValueError, OverflowError) as err:
+        if isinstance(err, ConfigError):
+            raise
+        raise ConfigError(f"{name}: {err}") from None
 
 
 def _one_of(what: str, value: str, allowed: Sequence[str]) -> str:
@@ -284,7 +328,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "window_peaks": _boolean,
     "log": _boolean,
     "interval": _seconds("interval"),
-    "keep": _seconds("keep"),
+    "keep": lambda v: min(_seconds("keep")(v), threading.TIMEOUT_MAX),  # "for ever" is what nobody can wait for
     "disabled": _boolean,
 }
 _FIELD_OF = {

@@ -62,7 +62,7 @@ def test_files_are_found_upwards_to_the_repositorys_root_and_no_further(here):
         ({"on_exceed": "explode"}, "on_exceed"),
         ({"stop_on": "luck"}, "stop_on"),
         ({"sample_period": 0.001}, "0.05"),
-        ({"listen": "nowhere"}, "listen"),
+        ({"listen": "nowhere:"}, "listen"),
         ({"step_clock": "sundial"}, "step_clock"),
         ({"backend": "abacus"}, "backend"),
         ({"thresholds": {"a": "b"}}, "table of numbers"),
@@ -76,7 +76,7 @@ def test_a_bad_argument_raises_before_any_training(here, arguments, why):
 
 def test_a_bad_variable_is_said_and_the_next_source_is_taken(here):
     (here / "trainbudget.toml").write_text('price = "1 USD/h"\nnonsense = 3\n')
-    settings, said = loaded(here, environ={"TRAINBUDGET_PRICE": "cheap", "TRAINBUDGET_LISTEN": "nowhere"})
+    settings, said = loaded(here, environ={"TRAINBUDGET_PRICE": "cheap", "TRAINBUDGET_LISTEN": "nowhere:"})
     assert settings.price == Money(1.0, "USD")
     assert settings.listen == "127.0.0.1:9837"
     assert len(said) == 3
@@ -102,13 +102,20 @@ def test_every_field_can_be_set_by_name_and_by_variable(here):
 
 @pytest.mark.parametrize(
     ("text", "where"),
-    [("127.0.0.1:80", ("127.0.0.1", 80)), ("8080", ("127.0.0.1", 8080)), ("[::1]:9", ("::1", 9)), ("off", None), ("OFF", None)],
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("8080", ("127.0.0.1", 8080)),
+        ("[::1]:9", ("::1", 9)),
+        ("off", None),
+        ("OFF", None),
+        ("", None),
+    ],
 )
 def test_where_to_listen(text, where):
     assert parse_listen(text) == where
 
 
-@pytest.mark.parametrize("text", ["host", "host:", ":80", "1.2.3.4:99999", "a:b"])
+@pytest.mark.parametrize("text", ["host:", "1.2.3.4:99999", "a:b", "²", "a:²", "a..b:80", "a" * 64, "127.0.0.1:80\n:1"])
 def test_where_nobody_can_listen(text):
     with pytest.raises(ConfigError):
         parse_listen(text)

@@ -172,7 +172,7 @@ def _port_check(settings: Any) -> Check:
     listen = parse_listen(settings.listen)
     if listen is None:
         return Check(name="metrics", ok=None, seen="switched off")
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in listen.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(listen)

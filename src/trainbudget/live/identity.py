@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_PARENT = "trainbudget_runs"
+#: ASCII digits, and no more of them than a count of processes has: int() takes neither "²" nor thousands of digits.
+_INT = re.compile(r"-?[0-9]{1,18}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -106,4 +108,4 @@ def _script_name() -> str | None:
 
 
 def _int(value: str | None) -> int | None:
-    return int(value) if value is not None and value.strip().lstrip("-").isdigit() else None
+    return int(value) if value is not None and _INT.fullmatch(value.strip()) else None

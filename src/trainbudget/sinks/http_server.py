@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import threading
 import time
@@ -14,28 +13,15 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from trainbudget.config import Listen
 from trainbudget.errors import ConfigError
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 9837
 #: Ports tried after a taken one: more than the ranks of any host.
 TRIES = 64
 #: A connection that says nothing for this long is closed; scrapers ask at least every two minutes.
 IDLE_S = 130.0
 #: More connections at once than this are refused: a scraper or two and a few open pages need less.
 MOST_CONNECTIONS = 64
-
-_LISTEN = re.compile(
-    r"^(?:(?P<only_port>[0-9]{1,5})|(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z_][\w.-]*|[0-9]+(?:\.[0-9]+){3}))?(?::(?P<port>[0-9]{1,5}))?)$"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listen:
-    """Where to listen; port 0 takes any free one."""
-
-    host: str = DEFAULT_HOST
-    port: int = DEFAULT_PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,23 +30,6 @@ class Page:
 
     content_type: str
     body: bytes
-
-
-def parse_listen(text: str) -> Listen | None:
-    """`host:port`, `:port`, `port`, `[::1]:port` or `host`; `off` is None.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
-    text = text.strip()
-    if text.lower() in ("off", "none", "false", "no"):
-        return None
-    match = _LISTEN.match(text)
-    port = (match["port"] or match["only_port"] or "") if match else ""
-    if match is None or (port and int(port) > 65535):
-        raise ConfigError(f"listen: {text!r} is not host:port or 'off'; write for example 127.0.0.1:9837")
-    host = match["six"] or match["host"] or DEFAULT_HOST
-    return Listen(host=host, port=int(port) if port else DEFAULT_PORT)
 
 
 class ReadOnlyServer:

@@ -12,11 +12,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from trainbudget.catalog import Kind, MetricSpec, Snapshot, rank_label, run_label
 from trainbudget.clock import Clock, SystemClock
+from trainbudget.config import Listen, parse_listen
 from trainbudget.engine.report import Report
 from trainbudget.errors import ConfigError
 from trainbudget.findings import Finding
 from trainbudget.sinks.exposition import AT_SCRAPE, CONTENT_TYPE, Family, body_of, families, kept, tail_of
-from trainbudget.sinks.http_server import Listen, Page, ReadOnlyServer, parse_listen
+from trainbudget.sinks.http_server import Page, ReadOnlyServer
 from trainbudget.sinks.zero import ZeroPoint
 
 

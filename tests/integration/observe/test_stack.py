@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from integration.observe.servers import needs
-from trainbudget.sinks.http_server import DEFAULT_PORT
+from trainbudget.config import DEFAULT_PORT
 
 yaml = pytest.importorskip("yaml")
 

@@ -19,10 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from trainbudget.catalog import METRICS, most_series
 from trainbudget.clock import ManualClock
+from trainbudget.config import Listen, parse_listen
 from trainbudget.errors import ConfigError
 from trainbudget.events import Header
 from trainbudget.findings import Severity
-from trainbudget.sinks.http_server import Listen, Page, parse_listen
+from trainbudget.sinks.http_server import Page
 from trainbudget.sinks.prometheus import PrometheusSink
 from unit.sinks.report_samples import finding, gpu_report, report, unknown_report
 

@@ -1,0 +1,88 @@
+"""What a shell, a disk or somebody's hand may hand us: said in one line, and training goes on."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from trainbudget.config import DEFAULT_LISTEN, Settings, load
+from trainbudget.errors import ConfigError
+from trainbudget.live.identity import Ranks, ranks_of
+
+# --- settings
+
+
+def loaded(here, arguments=None, environ=None):
+    said: list[str] = []
+    return load(arguments or {}, environ=environ or {}, cwd=here, warn=said.append), said
+
+
+def test_a_deleted_working_directory_has_no_file(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    said: list[str] = []
+    assert load({}, environ={}, warn=said.append) == Settings()
+    assert said == []
+
+
+@pytest.mark.parametrize("where", ["variable", "file"])
+def test_a_superscript_is_no_port(tmp_path, where):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "trainbudget.toml").write_text('listen = "²"\n' if where == "file" else "", encoding="utf-8")
+    settings, said = loaded(tmp_path, environ={"TRAINBUDGET_LISTEN": "²"} if where == "variable" else {})
+    assert settings.listen == DEFAULT_LISTEN
+    assert len(said) == 1
+    assert "listen: '²'" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000 + "\n", "nested too deeply"),
+        ("thresholds." + ".".join("a" * 3000) + " = 1\n", "thresholds"),
+        ("stop_on = 5\n", "stop_on"),
+    ],
+)
+def test_a_file_of_nonsense_is_one_warning(tmp_path, text, word):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "trainbudget.toml").write_text(text)
+    settings, said = loaded(tmp_path)
+    assert settings == Settings()
+    assert len(said) == 1
+    assert word in said[0]
+
+
+def test_a_table_that_is_none_is_passed_over(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "pyproject.toml").write_text("[tool]\ntrainbudget = 5\n")
+    assert loaded(tmp_path) == (Settings(), [])
+
+
+@pytest.mark.parametrize("interval", ["1e300", "0", "0.001", "61"])
+def test_the_feeder_neither_spins_nor_sleeps_for_ever(tmp_path, interval):
+    settings, said = loaded(tmp_path, environ={"TRAINBUDGET_INTERVAL": interval})
+    assert settings.interval_s == 0.5
+    assert len(said) == 1
+    assert "interval" in said[0]
+    with pytest.raises(ConfigError, match="interval"):
+        loaded(tmp_path, {"interval": float(interval)})
+
+
+def test_an_unusable_argument_is_a_config_error(tmp_path):
+    for arguments in ({"stop_on": 5}, {"interval": 10**400}):
+        with pytest.raises(ConfigError):
+            loaded(tmp_path, arguments)
+
+
+def test_for_ever_is_what_a_thread_can_wait_for(tmp_path):
+    settings, said = loaded(tmp_path, environ={"TRAINBUDGET_KEEP": "1e300"})
+    assert (settings.keep_s, said) == (threading.TIMEOUT_MAX, [])
+
+
+@pytest.mark.parametrize("text", ["²", "--5", "9" * 5000, "1.5", ""])
+def test_ranks_that_are_no_numbers_are_unknown(text):
+    assert ranks_of({"RANK": text, "WORLD_SIZE": "4"}) == Ranks()
+    assert ranks_of({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": text}) == Ranks(rank=1, world_size=4)
