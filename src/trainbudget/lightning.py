@@ -17,6 +17,7 @@ from typing import Any
 
 from trainbudget.budget import Budget
 from trainbudget.live.batch import describe_batch
+from trainbudget.live.identity import Ranks
 from trainbudget.live.wrapping import Around, hook, put_around
 from trainbudget.monitor import Monitor
 from trainbudget.sinks.tracker import tracker_values
@@ -82,6 +83,13 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
         if monitor.inert:
             return
         monitor.identify(name=_name_of(trainer), framework="lightning", settings=_settings_of(trainer))
+        if trainer.world_size > 1:  # launchers such as ddp_spawn set no variables
+            monitor.run.given_ranks = Ranks(
+                rank=trainer.global_rank,
+                local_rank=trainer.local_rank,
+                world_size=trainer.world_size,
+                local_world_size=trainer.num_devices,
+            )
         monitor.start()
         self._stand_around(trainer.strategy, "save_checkpoint", phase="save")
         for callback in trainer.callbacks:  # tuners train with the callbacks taken away: no hook tells of their steps

@@ -159,6 +159,9 @@ class Monitor:
         with self._lock:
             if self._feeder is not None or self._closed:
                 return
+            if _in_loader_worker():
+                self._inert = True  # a copy that a data set took along: training is watched where it happens
+                return
             from trainbudget.live.start import start_feeder
 
             try:
@@ -635,6 +638,12 @@ def _first_time(error: BaseException, mark: str) -> bool:
     with suppress(AttributeError):  # an exception with slots: at worst it is told twice
         setattr(error, mark, True)
     return True
+
+
+def _in_loader_worker() -> bool:
+    """Whether this process is a worker of a torch `DataLoader`, however it was started."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
 
 
 def _fresh(arguments: Mapping[str, Any]) -> Monitor:

@@ -45,6 +45,7 @@ class RunFacts:
     name: str = "run"
     id: str = ""
     ranks: Ranks = field(default_factory=Ranks)
+    given_ranks: Ranks | None = None  # what the framework says, for launchers that set no variables
     directory: Path | None = None
     started_unix_s: float = 0.0
     process_started_s: float = 0.0

@@ -46,6 +46,8 @@ def start_feeder(monitor: Monitor) -> Feeder:
     """
     settings, run, clock = monitor.settings, monitor.run, monitor._clock
     run.ranks = ranks_of(os.environ)
+    if run.ranks.world_size == 1 and run.given_ranks is not None:
+        run.ranks = run.given_ranks
     run.id = run_id(os.environ, run.ranks)
     run.name = run_name(settings.run_name, fallback=run.name if run.name != "run" else None)
     run.started_unix_s = clock.unix_s() - (clock.now_s() - monitor._zero_s)
