@@ -43,7 +43,13 @@ def test_a_real_interrupt_is_recorded(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(LOOP.format(step="print(number, flush=True); time.sleep(0.2)"), encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, str(script)], env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, str(script)],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell's background jobs ignore the signal, and children inherit that: the test must not depend on who started it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,  # noqa: PLW1509 - one thread here
     )
     for _ in range(4):
         process.stdout.readline()

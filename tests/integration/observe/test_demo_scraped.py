@@ -38,7 +38,7 @@ def test_a_demo_run_is_seen_from_its_start_to_its_end(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TRAINBUDGET_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("TRAINBUDGET_DISABLED", raising=False)
-    command = [sys.executable, "-m", "trainbudget", "demo", "--framework", "loop", "--steps", "60", "--serve"]
+    command = [sys.executable, "-m", "trainbudget", "demo", "--framework", "loop", "--steps", "200", "--serve"]
     config = prometheus_config(quick_rules(tmp_path), [f"127.0.0.1:{port}"], "http://127.0.0.1:9", [])
     with (
         process(command, tmp_path / "demo.log", f"http://127.0.0.1:{port}/metrics", wait_s=90.0),
@@ -53,7 +53,7 @@ def test_a_demo_run_is_seen_from_its_start_to_its_end(tmp_path: Path, monkeypatc
         assert missing == []
         states = {value for s in api.over("trainbudget_run_state", time.time() - 240, time.time(), 1) for _, value in s["values"]}
         assert str(STATES["training"]) in states
-        assert api.now("max(trainbudget_last_step)")[0]["value"][1] == "60"
+        assert api.now("max(trainbudget_last_step)")[0]["value"][1] == "200"
         cost = float(api.now("sum(trainbudget_cost_total)")[0]["value"][1])
         hours = float(api.now("sum(trainbudget_gpu_seconds_total)")[0]["value"][1]) / 3600.0
         price = float(api.now("max(trainbudget_gpu_price_per_hour)")[0]["value"][1])
