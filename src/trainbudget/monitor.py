@@ -97,15 +97,19 @@ class Monitor:
     def __init__(
         self, *, framework: str = "loop", clock: Clock | None = None, steps_total: int | None = None, **arguments: Any
     ) -> None:
+        self._set_up(framework, clock, steps_total, arguments)
+        if self.settings.strict_port and not self._inert:
+            from trainbudget.live.start import require_free_port
+
+            require_free_port(self.settings.listen)
+
+    def _set_up(self, framework: str, clock: Clock | None, steps_total: int | None, arguments: dict[str, Any]) -> None:
+        """Everything but the look at the port: a copy's port is its original's, which may well be there still."""
         self._arguments = {"framework": framework, "steps_total": steps_total, **arguments}
         self._clock: Clock = clock or SystemClock()
         warnings: list[str] = []
         self.settings: Settings = load(arguments, warn=warnings.append)
         self._inert = self.settings.disabled
-        if self.settings.strict_port and not self._inert:
-            from trainbudget.live.start import require_free_port
-
-            require_free_port(self.settings.listen)
         self._counters = Counters()
         self._queue = FactQueue()
         self._lock = threading.Lock()
@@ -198,6 +202,8 @@ class Monitor:
             self._closed = True
             feeder = self._feeder
         if feeder is None:
+            self._inert = True  # nobody would ever take what later hooks say
+            self._drop_references()
             return
         self._drop_references()
         self._put(End(t_s=self._t_s(), outcome=outcome or self._outcome()))
@@ -647,7 +653,10 @@ def _in_loader_worker() -> bool:
 
 
 def _fresh(arguments: Mapping[str, Any]) -> Monitor:
-    return Monitor(**arguments)
+    own = {"framework": arguments["framework"], "steps_total": arguments["steps_total"]}
+    monitor = Monitor.__new__(Monitor)
+    monitor._set_up(clock=None, arguments={key: value for key, value in arguments.items() if key not in own}, **own)
+    return monitor
 
 
 def _close_at_exit(reference: weakref.ref[Monitor]) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import errno
+import pickle
+import socket
 import threading
+from pathlib import Path
 
 import pytest
 
 from trainbudget.config import DEFAULT_LISTEN, Settings, load
+from trainbudget.engine.engine import Engine
 from trainbudget.errors import ConfigError
+from trainbudget.events import Event, Header
 from trainbudget.live.identity import Ranks, ranks_of
+from trainbudget.monitor import Monitor
+from trainbudget.sinks.record import write_summary
 
 # --- settings
 
@@ -86,3 +95,66 @@ def test_for_ever_is_what_a_thread_can_wait_for(tmp_path):
 def test_ranks_that_are_no_numbers_are_unknown(text):
     assert ranks_of({"RANK": text, "WORLD_SIZE": "4"}) == Ranks()
     assert ranks_of({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": text}) == Ranks(rank=1, world_size=4)
+
+
+# --- the monitor
+
+QUIET = {"backend": "none", "record": False, "log": False}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda monitor: pickle.loads(pickle.dumps(monitor))])
+def test_a_copy_does_not_ask_for_the_port_that_its_original_has(copied):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    original = Monitor(listen=f"127.0.0.1:{port}", strict_port=True, steps_total=7, framework="own", **QUIET)
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", port))
+        holder.listen()
+        twin = copied(original)
+        assert (twin.settings, twin.run.framework, twin.started) == (original.settings, "own", False)
+        with pytest.raises(ConfigError, match="strict_port"):
+            Monitor(listen=f"127.0.0.1:{port}", strict_port=True, **QUIET)
+
+
+def test_a_monitor_closed_before_its_start_is_inert():
+    monitor = Monitor(listen="off", **QUIET)
+    monitor.close()
+    assert monitor.inert
+    monitor.train_begin()
+    for _ in range(3):
+        with monitor.step():
+            pass
+    assert len(monitor._queue) == 0
+    assert not monitor.started
+
+
+# --- records
+
+
+@pytest.mark.parametrize(
+    ("told", "started_s"), [(-12.0, -12.0), (float("-inf"), 0.0), (float("nan"), 0.0), (-1e12, 0.0), (5.0, 0.0), (None, 0.0)]
+)
+def test_a_process_that_cannot_have_begun_then_began_with_the_run(told, started_s):
+    engine = Engine()
+    engine.feed(Header(run="r", process_started_s=told))
+    engine.feed(Event(t_s=1.0, event="train_begin"))
+    assert engine.timeline.started_s == started_s
+    assert engine.report().wall_s == pytest.approx(1.0 - started_s)
+
+
+def test_a_full_disk_leaves_no_half_summary(tmp_path, monkeypatch):
+    def refused(self, *args, **kwargs):
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    engine = Engine()
+    engine.feed(Header(run="r"))
+    report = engine.report()
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", refused)
+        with pytest.raises(OSError, match="No space"):
+            write_summary(tmp_path, report)
+    assert list(tmp_path.iterdir()) == []
+    write_summary(tmp_path, engine.report())
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]

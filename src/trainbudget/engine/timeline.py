@@ -57,6 +57,8 @@ HANG_FLOOR_S = 120.0
 COMPILE_TIMES = 2.0
 #: A total of steps beyond this is "unknown" written as a number (sys.maxsize, 2**31 - 1): a step a microsecond for a day.
 STEPS_ABSURD = 1e9
+#: No process has run for ten years before its training began: the clock was set, or the value is none.
+STARTED_MOST_S = 10 * 365 * 86400.0
 #: Phases in which nobody expects a step.
 QUIET_PHASES = ("eval", "save", "compile", "startup", "import", "preprocess", "load", "sanity", "trial")
 
@@ -243,7 +245,7 @@ class Timeline:
             self._fill_in(event)
             return
         self.header = event
-        self.started_s = min(0.0, event.process_started_s or 0.0)
+        self.started_s = _started_s(event)
         if event.budget is not None:
             self.merge_budget(event.budget)
         if event.price is not None:
@@ -359,6 +361,12 @@ class Timeline:
 
 #: Names of the numbers a budget holds.
 BUDGET_NAMES = tuple(name for name in BudgetFact.__struct_fields__ if name not in ("t_s", "currency", "source"))
+
+
+def _started_s(header: Header) -> float:
+    """When the process began, at most 0; 0 where the header says nothing that can be true."""
+    started_s = header.process_started_s
+    return started_s if started_s is not None and -STARTED_MOST_S <= started_s <= 0.0 else 0.0
 
 
 def _within(value: float | None, latest: float) -> float:

@@ -201,5 +201,11 @@ class RecordSink:
 def write_summary(directory: Path, report: Report) -> None:
     """Write `summary.json` so that a reader never sees half of it."""
     half = directory / "summary.json.tmp"
-    half.write_text(json.dumps(summary_json(report), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(half, directory / "summary.json")
+    text = json.dumps(summary_json(report), indent=1, allow_nan=False) + "\n"
+    try:
+        half.write_text(text, encoding="utf-8")
+        os.replace(half, directory / "summary.json")
+    except OSError:
+        with contextlib.suppress(OSError):  # a full disk has left us an empty file
+            half.unlink(missing_ok=True)
+        raise
