@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from e2e.processes import run_of, trainbudget
+from e2e.processes import ROOT, run_of, trainbudget
 from trainbudget.events import End, Event, Header, Reading, Step
 from trainbudget.trace import read_trace, write_trace
 
@@ -35,13 +38,19 @@ def trace(path, *, idle=False):
         (("run", "--price", "cheap", "script.py"), "cheap"),
         (("run", "--budget", "40 EUR", "--price", "2 USD/h", "script.py"), "never mixed"),
         (("run", "--run-time", "soon", "script.py"), "soon"),
+        (("run", "--plan", "nothing.json", "script.py"), "nothing.json"),
+        (("run", "--plan", "list.json", "script.py"), "not a plan"),
         (("doctor", "--backend", "abacus"), "abacus"),
+        (("fly",), "invalid choice: 'fly'"),
+        (("replay", "--fail-on", "doom", "x"), "(trainbudget replay --help)"),
+        (("run",), "(trainbudget run --help)"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(tmp_path, arguments, says):
     (tmp_path / "foreign.txt").write_text("hello\n")
     (tmp_path / "broken.gz").write_bytes(b"\x1f\x8bnot really")
     (tmp_path / "script.py").write_text("print('must not run')\n")
+    (tmp_path / "list.json").write_text('{"memory": [1]}')
     done = trainbudget(*arguments, cwd=tmp_path, **QUIET)
     assert (done.code, done.out) == (2, "")
     assert says in done.err
@@ -103,6 +112,24 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert "Broken pipe" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_an_answer_that_cannot_be_written_is_one_line(tmp_path, more):
+    trace(tmp_path / "trace.jsonl")
+    with open("/dev/full", "w", encoding="ascii") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "trainbudget", "replay", "trace.jsonl", *more],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "trainbudget: cannot write the answer: No space left on device\n")
 
 
 def test_doctor_json_tells_what_is_there_and_what_is_not(tmp_path):

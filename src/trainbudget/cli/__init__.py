@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from trainbudget.errors import TrainBudgetError
 
@@ -21,6 +23,16 @@ VERBS = {
 
 OK, OUR_FAULT, BAD_INPUT, NO = 0, 1, 2, 3
 
+#: A place that takes no more: full, over quota, over the largest file, failing.
+_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Errors are one line, as all of ours are; the usage is what --help is for."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help)\n")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; never a traceback unless TRAINBUDGET_DEBUG=1."""
@@ -33,10 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("trainbudget: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader (`| head`) has gone: silence the flush at exit too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()  # the reader (`| head`) has gone
         return OK
     except Exception as err:
+        if isinstance(err, OSError) and err.errno in _REFUSES and _stdout_refuses():
+            _silence_stdout()
+            print(f"trainbudget: cannot write the answer: {err.strerror}", file=sys.stderr)
+            return OUR_FAULT
         if os.environ.get("TRAINBUDGET_DEBUG") == "1":
             raise
         print(f"trainbudget: internal error: {type(err).__name__}: {err} (TRAINBUDGET_DEBUG=1 shows more)", file=sys.stderr)
@@ -49,14 +64,32 @@ def _run(argv: list[str]) -> int:
     if args.verb is None:
         parser.print_help()
         return BAD_INPUT
-    return int(args.run(args))
+    code = int(args.run(args))
+    if args.verb != "run" and sys.stdout is not None:  # what a script has left in the buffer is told as Python would
+        sys.stdout.flush()
+    return code
+
+
+def _stdout_refuses() -> bool:
+    """Whether it is the answer that cannot be written, and not some other file."""
+    try:
+        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"\n")
+    except (OSError, ValueError, AttributeError):
+        return True
+    return False
+
+
+def _silence_stdout() -> None:
+    """The flush at exit must say nothing either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     """The parser; only the asked verb's module is imported."""
     from trainbudget import __version__
 
-    parser = argparse.ArgumentParser(prog="trainbudget", description="A live budget for training runs.")
+    parser = OneLineParser(prog="trainbudget", description="A live budget for training runs.")
     parser.add_argument("--version", action="version", version=f"trainbudget {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for name, text in VERBS.items():

@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     script = Path(args.script)
     if not script.is_file():
         raise ConfigError(f"{script}: no such script")
+    if args.plan is not None and args.plan != "auto":
+        _check_plan(args.plan)
     budget = Budget(cost=args.budget, run_time=args.run_time) if args.budget or args.run_time else None
     if "trainbudget" in script.read_text(encoding="utf-8", errors="replace"):
         # It brings its own monitor: a second one would bill the same seconds again. What was asked for here reaches it.
@@ -54,6 +56,22 @@ def _run_watched_by_itself(script: Path, args: argparse.Namespace) -> int:
     given = {"TRAINBUDGET_BUDGET": args.budget, "TRAINBUDGET_PRICE": args.price, "TRAINBUDGET_PLAN": args.plan}
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
     return _run_script(script, args.arguments, None)
+
+
+def _check_plan(path: str) -> None:
+    """A bad plan is told before any training, as a bad price is.
+
+    Raises:
+        ConfigError: unreadable, or not a plan.
+    """
+    from trainbudget.live.plan_facts import plan_facts
+
+    try:
+        plan_facts(path)
+    except (TypeError, ValueError, LookupError, AttributeError) as err:
+        if isinstance(err, ConfigError):
+            raise
+        raise ConfigError(f"plan {path}: not a plan: {err}") from None
 
 
 def _run_script(script: Path, arguments: list[str], monitor: Any) -> int:
