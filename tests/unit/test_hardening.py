@@ -14,8 +14,9 @@ import pytest
 from trainbudget.config import DEFAULT_LISTEN, Settings, load
 from trainbudget.engine.engine import Engine
 from trainbudget.errors import ConfigError
-from trainbudget.events import Event, Header
+from trainbudget.events import Allocator, Event, Gpu, Header, Process, Reading, Step
 from trainbudget.live.identity import Ranks, ranks_of
+from trainbudget.live.learned import LEARN_STEPS, LearnedBudget
 from trainbudget.monitor import Monitor
 from trainbudget.sinks.record import write_summary
 
@@ -158,3 +159,45 @@ def test_a_full_disk_leaves_no_half_summary(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     write_summary(tmp_path, engine.report())
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+# --- learned memory
+
+MIB, GIB = 1024.0**2, 1024.0**3
+
+
+def learned_memory(levels, *, own=True, allocator=False, steps_a_reading=10):
+    """Steps and readings of a run whose memory goes through `levels`; what was learned of it, and when (reading)."""
+    engine, learned, found = Engine(), LearnedBudget(), []
+    engine.feed(Header(run="r"))
+    engine.feed(Gpu(t_s=0.0, gpu=0, memory_total_bytes=80 * GIB, owned=True))
+    engine.feed(Event(t_s=0.0, event="train_begin"))
+    step = 0
+    for place, level in enumerate(levels):
+        for _ in range(steps_a_reading):
+            step += 1
+            engine.feed(Step(t_s=step * 0.1, step=step, start_s=(step - 1) * 0.1))
+        rows = [Process(pid=1, memory_bytes=level, own=own, alive=True)]
+        engine.feed(Reading(t_s=step * 0.1, gpu=0, utilization_ratio=0.9, memory_used_bytes=level, processes=rows))
+        if allocator:
+            engine.feed(Allocator(t_s=step * 0.1, gpu=0, reserved_bytes=level / 2, peak_reserved_bytes=level / 2))
+        fact = learned.look(engine.timeline)
+        if fact is not None and fact.memory_peak_bytes is not None:
+            found.append((place, fact.memory_peak_bytes.value))
+    return found
+
+
+def test_memory_is_learned_when_it_has_stopped_rising():
+    ramp = [8 * MIB] * 8 + [n * GIB for n in range(1, 42)]
+    assert learned_memory([*ramp, *[41.5 * GIB] * 40]) == [(len(ramp) + 2, 41.5 * GIB)]
+    assert learned_memory(ramp) == []
+
+
+def test_few_readings_of_many_quick_steps_say_nothing_of_memory():
+    assert learned_memory([8 * MIB] * 10, steps_a_reading=LEARN_STEPS) == []
+    assert learned_memory([2 * GIB] * 11, steps_a_reading=LEARN_STEPS) == [(10, 2 * GIB)]
+
+
+def test_the_allocator_goes_before_the_device_and_others_memory_is_not_learned():
+    assert learned_memory([6 * GIB] * 40, allocator=True) == [(10, 3 * GIB)]
+    assert learned_memory([6 * GIB] * 40, own=False) == []
