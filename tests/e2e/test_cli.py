@@ -44,6 +44,7 @@ def trace(path, *, idle=False):
         (("fly",), "invalid choice: 'fly'"),
         (("replay", "--fail-on", "doom", "x"), "(trainbudget replay --help)"),
         (("run",), "(trainbudget run --help)"),
+        (("plan", "--nope"), "trainbudget plan: error: unrecognized arguments: --nope (trainbudget plan --help)"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(tmp_path, arguments, says):

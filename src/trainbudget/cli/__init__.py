@@ -60,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     parser = build_parser(argv[0] if argv and argv[0] in VERBS else None)
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:  # told by the verb, whose --help names what there is
+        parser.prog = f"trainbudget {args.verb}" if args.verb else parser.prog
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.verb is None:
         parser.print_help()
         return BAD_INPUT
