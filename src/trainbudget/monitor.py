@@ -43,7 +43,7 @@ _OOM_NUMBERS = ("gpu", "requested_bytes", "allocated_bytes", "reserved_bytes", "
 #: torch's allocator is read on the training thread after a step, at most this often.
 ALLOCATOR_S = 0.5
 #: The feeder's last round must be over by then, or the process ends without it (contract: exit within 2 s).
-CLOSE_S = 1.5
+CLOSE_S = 1.0
 #: Whoever asks for the record's place or the page's address waits at most this long for them to be known.
 ASSEMBLED_S = 2.0
 
@@ -195,7 +195,7 @@ class Monitor:
 
     @harmless
     def close(self, outcome: str | None = None) -> None:
-        """End the run: last facts are fed, the record and the port are closed. Idempotent; takes at most 1.5 s."""
+        """End the run: last facts are fed, the record and the port are closed. Idempotent; takes at most 1 s."""
         with self._lock:
             if self._closed:
                 return
