@@ -106,8 +106,9 @@ def require_free_port(listen: str) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError as err:
-            raise ConfigError(f"listen: {listen} cannot be had ({err.strerror or err}) and strict_port is set") from None
+        except (OSError, OverflowError) as err:  # a port beyond 65535 overflows
+            reason = getattr(err, "strerror", None) or err
+            raise ConfigError(f"listen: {listen} cannot be had ({reason}) and strict_port is set") from None
 
 
 # --- on the feeder's thread
