@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -343,6 +343,3 @@ _VARIABLES = {
     "TRAINBUDGET_DIR": "directory",
     "TRAINBUDGET_RUN_DIR": "run_directory",
 }
-
-
-FIELD_NAMES = tuple(f.name for f in fields(Settings))

@@ -131,9 +131,7 @@ class Monitor:
         self._stepped = False  # a step of this session has ended
         self._phases_open = 0
         self._auto_plan = AutoPlan(self.fact) if self.settings.plan == "auto" else None
-        self._auto_plan_pending = True
         self._highest = 0  # step of this process
-        self._last_step_s = 0.0
         self._allocator_s = 0.0
         self._step_open_s: float | None = None
         self._boundary_s = self._zero_s  # the newest moment that cannot belong to a data wait
@@ -503,8 +501,7 @@ class Monitor:
     @harmless
     def plan_from(self, request: Callable[[], Mapping[str, Any]]) -> None:
         """With `plan="auto"`: have the run planned once, in a child process. See `live.auto_plan.AutoPlan.start`."""
-        if self._auto_plan is not None and self._auto_plan_pending:
-            self._auto_plan_pending = False
+        if self._auto_plan is not None:
             self._auto_plan.start(lambda: self._with_gpu(request()))
 
     def _with_gpu(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -519,7 +516,7 @@ class Monitor:
     @property
     def wants_plan(self) -> bool:
         """Whether an adapter should describe its run to `plan_from`."""
-        return self._auto_plan is not None and self._auto_plan_pending
+        return self._auto_plan is not None and not self._auto_plan.started
 
     @harmless
     def model(self, **what: Any) -> None:

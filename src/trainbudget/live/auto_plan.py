@@ -28,14 +28,14 @@ class AutoPlan:
 
     def __init__(self, tell: Callable[[AnyEvent], None]) -> None:
         self._tell = tell
-        self._started = False
+        self.started = False
         self.child: subprocess.Popen[bytes] | None = None
 
     def start(self, request: Callable[[], Mapping[str, Any]]) -> None:
         """Begin, once; `request` gives the plan's tables and is called on our thread."""
-        if self._started:
+        if self.started:
             return
-        self._started = True
+        self.started = True
         threading.Thread(target=self._run, args=(request,), name="trainbudget-plan", daemon=True).start()
 
     def stop(self) -> None:
