@@ -130,7 +130,7 @@ def _plan_config(args: argparse.Namespace, path: Path | None) -> int:
 
 
 def _plan_script(args: argparse.Namespace, path: Path) -> int:
-    from trainbudget.plan.script import OwnLoop, ScriptRefused
+    from trainbudget.plan.script.tracing_process import OwnLoop, ScriptRefused
 
     request = _script_base(args)
     job = _job(args, request, script=str(path), arguments=list(args.arguments))
@@ -164,7 +164,7 @@ def _by_formulas(args: argparse.Namespace, request: PlanRequest, reason: str) ->
 
 def _job(args: argparse.Namespace, request: PlanRequest, **what: Any) -> Any:
     from trainbudget.plan.planner import target_of
-    from trainbudget.plan.script_protocol import Job, Question
+    from trainbudget.plan.script.protocol import Job, Question
 
     return Job(
         question=Question(spec=request.spec, target=target_of(request)),
@@ -177,7 +177,7 @@ def _job(args: argparse.Namespace, request: PlanRequest, **what: Any) -> Any:
 def _answer(args: argparse.Namespace, request: PlanRequest, job: Any, script: bool = False) -> int:
     from trainbudget.plan.instance import detect_instance
     from trainbudget.plan.planner import Planner, request_of_script
-    from trainbudget.plan.script import TracingProcess
+    from trainbudget.plan.script.tracing_process import TracingProcess
 
     def say(text: str) -> None:
         if sys.stderr.isatty():

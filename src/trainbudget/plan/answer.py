@@ -12,7 +12,7 @@ from trainbudget.plan import prices
 from trainbudget.plan.changes import Change
 from trainbudget.plan.memory import Interval, MemoryPrediction
 from trainbudget.plan.request import PlanRequest
-from trainbudget.plan.script_protocol import Facts
+from trainbudget.plan.script.protocol import Facts
 from trainbudget.plan.step_time import Estimate, StepTime
 
 

@@ -27,7 +27,7 @@ from trainbudget.plan.memory import (
     spec_of,
 )
 from trainbudget.plan.request import Charges, PlanRequest
-from trainbudget.plan.script_protocol import Facts
+from trainbudget.plan.script.protocol import Facts
 from trainbudget.plan.step_time import Estimate, StepTime, estimate_step_time
 from trainbudget.plan.tracing.failure import TraceFailed
 from trainbudget.plan.train_spec import TrainSpec

@@ -15,13 +15,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="torch's operator samples import expecttest")
 
-from trainbudget.plan import simulated_device  # noqa: E402
+from trainbudget.plan.simulated_device import backend  # noqa: E402
 from trainbudget.plan.train_spec import TargetGpu  # noqa: E402
 
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(not simulated_device.available(), reason="this torch cannot register a device from Python"),
+    pytest.mark.skipif(not backend.available(), reason="this torch cannot register a device from Python"),
 ]
 
 REFERENCE = "cuda" if torch.backends.cuda.is_built() else "cpu"
@@ -81,7 +81,7 @@ def test_every_operator_gives_the_same_shapes_and_dtypes() -> None:
             with FakeTensorMode(allow_non_fake_inputs=True):
                 reference = results(op, dtype, REFERENCE)
             with quiet_simulation():
-                ours = results(op, dtype, simulated_device.NAME)
+                ours = results(op, dtype, backend.NAME)
             if isinstance(reference, str) or isinstance(ours, str) or len(reference) != len(ours):
                 continue  # cannot run in one of them (dynamic shapes, no shape rule), or has samples for one device only
             compared += 1
@@ -96,7 +96,7 @@ def test_every_operator_gives_the_same_shapes_and_dtypes() -> None:
 @pytest.mark.skipif(REFERENCE != "cuda", reason="needs a CUDA build of torch (no device)")
 def test_the_operators_that_are_fused_only_on_cuda_are_all_known() -> None:
     """Composite operators with a kernel for CUDA alone: autograd takes their fused formula there."""
-    from trainbudget.plan.simulated_device_kernels import FUSED_ON_CUDA
+    from trainbudget.plan.simulated_device.kernels import FUSED_ON_CUDA
 
     composite = {
         name.removeprefix("aten::")

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from trainbudget.errors import ConfigError  # noqa: E402
-from trainbudget.plan import simulated_device  # noqa: E402
 from trainbudget.plan.allocator import MIB  # noqa: E402
 from trainbudget.plan.memory import (  # noqa: E402
     EvalSpec,
@@ -23,10 +22,11 @@ from trainbudget.plan.memory import (  # noqa: E402
     trace_in_subprocess,
     trace_step,
 )
+from trainbudget.plan.simulated_device import backend  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not simulated_device.available(), reason="this torch cannot register a device from Python"),
+    pytest.mark.skipif(not backend.available(), reason="this torch cannot register a device from Python"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # transformers' own renamings
 ]
 
@@ -273,9 +273,9 @@ def test_the_child_process_says_what_is_wrong() -> None:
 
 
 def test_every_autocast_operator_of_this_torch_is_known() -> None:
-    from trainbudget.plan.simulated_device_autocast import install_autocast
+    from trainbudget.plan.simulated_device.autocast import install_autocast
 
-    simulated_device.install()
+    backend.install()
     unregistered = torch.library.Library(
         "trainbudget_policy_check", "DEF"
     )  # only the comparison is wanted, not a second registration

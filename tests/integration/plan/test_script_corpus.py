@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from trainbudget.errors import ConfigError, TrainBudgetError
 from trainbudget.plan.memory import TargetGpu, TrainSpec, predict_memory, spec_of
-from trainbudget.plan.script import Job, OwnLoop, Question, ScriptRefused, TracingProcess
+from trainbudget.plan.script.tracing_process import Job, OwnLoop, Question, ScriptRefused, TracingProcess
 
 pytestmark = pytest.mark.slow
 CORPUS = Path(__file__).parent / "corpus"

@@ -13,10 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from trainbudget.plan import simulated_device  # noqa: E402
 from trainbudget.plan.memory import TargetGpu, TrainSpec, trace_step  # noqa: E402
 from trainbudget.plan.replay import replay  # noqa: E402
 from trainbudget.plan.sharding.replay import replay_sharded  # noqa: E402
+from trainbudget.plan.simulated_device import backend  # noqa: E402
 from trainbudget.plan.tracing.trace import Phase  # noqa: E402
 
 RANK = Path(__file__).with_name("rank_memory.py")
@@ -24,7 +24,7 @@ TOLERANCE_BYTES = 4096  # a few scalars that the CPU run has and the trace has n
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not simulated_device.available(), reason="this torch cannot register a device from Python"),
+    pytest.mark.skipif(not backend.available(), reason="this torch cannot register a device from Python"),
     pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed package"),
 ]
 

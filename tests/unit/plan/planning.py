@@ -6,7 +6,7 @@ import datetime
 
 from trainbudget.plan.plan_file import plan_of
 from trainbudget.plan.planner import Planner
-from trainbudget.plan.script_protocol import Facts
+from trainbudget.plan.script.protocol import Facts
 from trainbudget.plan.tracing.failure import TraceFailed
 from trainbudget.plan.tracing.trace import Category, Kind, OperatorCost, Parameter, Phase, Trace
 from trainbudget.plan.train_spec import TargetGpu, TrainSpec

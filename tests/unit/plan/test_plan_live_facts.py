@@ -8,7 +8,7 @@ import pytest
 
 from trainbudget.errors import ConfigError
 from trainbudget.plan.live_facts import budget_fact, plan_fact, read_plan_json
-from trainbudget.plan.script_protocol import Facts
+from trainbudget.plan.script.protocol import Facts
 from unit.plan.planning import FakeTracer, planned, request
 
 

@@ -10,7 +10,7 @@ import pytest
 from trainbudget.errors import ConfigError
 from trainbudget.plan.instance import Instance
 from trainbudget.plan.planner import request_of_script, steps_of
-from trainbudget.plan.script_protocol import Facts
+from trainbudget.plan.script.protocol import Facts
 from unit.plan.planning import GIB, FakeTracer, planned, request
 
 DESIGN_KEYS = {

@@ -9,10 +9,10 @@ pytest.importorskip("transformers")
 
 import torch
 
-from trainbudget.plan.script_capture import reshaped, shape_of
-from trainbudget.plan.script_environment import quiet_environment
-from trainbudget.plan.script_host import HostMode
-from trainbudget.plan.script_quantization import quantization_kind
+from trainbudget.plan.script.capture import reshaped, shape_of
+from trainbudget.plan.script.environment import quiet_environment
+from trainbudget.plan.script.host import HostMode
+from trainbudget.plan.script.quantization import quantization_kind
 
 
 def test_a_launcher_is_heard_and_taken_away():

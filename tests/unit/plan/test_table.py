@@ -7,7 +7,7 @@ import re
 import pytest
 
 from trainbudget.plan import table
-from trainbudget.plan.script_protocol import Facts
+from trainbudget.plan.script.protocol import Facts
 from unit.plan.planning import FakeTracer, planned, request
 
 

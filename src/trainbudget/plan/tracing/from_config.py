@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from trainbudget.errors import ConfigError
-from trainbudget.plan.simulated_device import HALF
+from trainbudget.plan.simulated_device.backend import HALF
 from trainbudget.plan.tracing.optimizers import OptimizerChoice, optimizer_of
 from trainbudget.plan.tracing.step import UNSHARDED, StepSettings, trace_step
 from trainbudget.plan.tracing.trace import Trace

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from trainbudget.plan.allocator import MIB
-from trainbudget.plan.simulated_device import NAME
-from trainbudget.plan.simulated_device_cuda import means_cuda
+from trainbudget.plan.simulated_device.backend import NAME
+from trainbudget.plan.simulated_device.cuda import means_cuda
 from trainbudget.plan.tracing.trace import Category, Event, Kind, OperatorCost, Phase
 from trainbudget.plan.workspaces import kernel_workspace
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from trainbudget.plan.simulated_device import NAME, PORTABLE, SimulatedMode, install
-from trainbudget.plan.simulated_device_cuda import CudaAlias, Patches, user_sees_cuda
-from trainbudget.plan.simulated_device_kernels import AttentionTarget
+from trainbudget.plan.simulated_device.backend import NAME, PORTABLE, SimulatedMode, install
+from trainbudget.plan.simulated_device.cuda import CudaAlias, Patches, user_sees_cuda
+from trainbudget.plan.simulated_device.kernels import AttentionTarget
 from trainbudget.plan.tracing.failure import TraceFailed, reason_of
 from trainbudget.plan.tracing.recorder import Recorder
 from trainbudget.plan.tracing.trace import Category, Kind, Parameter, Phase, Trace

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trainbudget.plan.simulated_device import HALF, KEY, PORTABLE
+from trainbudget.plan.simulated_device.backend import HALF, KEY, PORTABLE
 
 aten = torch.ops.aten
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from trainbudget.plan.model_config import method_of
-from trainbudget.plan.script_capture import Catch, shape_of
-from trainbudget.plan.script_models import BuiltModels
-from trainbudget.plan.script_protocol import Facts
+from trainbudget.plan.script.capture import Catch, shape_of
+from trainbudget.plan.script.models import BuiltModels
+from trainbudget.plan.script.protocol import Facts
 
 #: Settings whose names the suggestions use or the title shows.
 _SETTINGS = (

@@ -3,8 +3,8 @@
 FakeTensorMode, the autograd engine, activation checkpointing and the foreach and fused optimizers accept a PrivateUse1 backend
 that is registered from Python and *named*; ATen treats its tensors as an accelerator's (dropout keeps a bool mask, layer-norm
 statistics are fp32). What CUDA does differently is registered on that backend's dispatch keys, so it also holds inside
-backward and recomputation: autocast policy (``simulated_device_autocast``) and attention, softmax and fused operators
-    (``simulated_device_kernels``).
+backward and recomputation: autocast policy (``autocast``) and attention, softmax and fused operators
+(``kernels``).
 
 The registration lasts for the life of the process and excludes another PrivateUse1 backend: trace in a process of your own.
 """
@@ -93,8 +93,8 @@ def install() -> list[str]:
     """Register the device once per process; returns the CUDA autocast operators of this torch that are not known here."""
     if _registrations:
         return []
-    from trainbudget.plan.simulated_device_autocast import install_autocast
-    from trainbudget.plan.simulated_device_kernels import install_kernels
+    from trainbudget.plan.simulated_device.autocast import install_autocast
+    from trainbudget.plan.simulated_device.kernels import install_kernels
 
     library = torch.library.Library("aten", "IMPL")
     _registrations.append(library)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from trainbudget.errors import TrainBudgetError
-from trainbudget.plan.script_quantization import bitsandbytes_stands_in, quantization_kind, quantized
-from trainbudget.plan.simulated_device_cuda import Patches
+from trainbudget.plan.script.quantization import bitsandbytes_stands_in, quantization_kind, quantized
+from trainbudget.plan.simulated_device.cuda import Patches
 from trainbudget.plan.tracing.flash_attention import use_flash_attention
 
 #: Arguments of `from_pretrained` that are about where weights come from and how they are placed, not about the model.

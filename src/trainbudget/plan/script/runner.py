@@ -19,8 +19,8 @@ from typing import IO, Any
 import msgspec
 
 from trainbudget.errors import TrainBudgetError
-from trainbudget.plan.script_capture import Captured, Catch, Stop
-from trainbudget.plan.script_protocol import Facts, Job, Question
+from trainbudget.plan.script.capture import Captured, Catch, Stop
+from trainbudget.plan.script.protocol import Facts, Job, Question
 
 
 def main(arguments: list[str]) -> int:
@@ -109,7 +109,7 @@ def _read_config(job: Job) -> Captured:
 
 def _run_script(job: Job, answers: IO[str], started: float) -> Captured | None:
     """Run the script until it trains; None when it was refused, which has been said."""
-    from trainbudget.plan.simulated_device_cuda import Patches, cuda_answers
+    from trainbudget.plan.simulated_device.cuda import Patches, cuda_answers
 
     catch, patches = Catch(), Patches()
     outcome: BaseException | None = None
@@ -133,23 +133,23 @@ def _run_script(job: Job, answers: IO[str], started: float) -> Captured | None:
 
 
 def _prepare(job: Job, catch: Catch, patches: Any) -> None:
-    from trainbudget.plan import script_host, script_lightning
-    from trainbudget.plan.script_models import build_without_weights
+    from trainbudget.plan.script import host, lightning
+    from trainbudget.plan.script.models import build_without_weights
 
     catch.world_size = int(job.launched.get("WORLD_SIZE") or job.question.spec.world_size)
     catch.prepare_data = job.prepare_data
     catch.host.__enter__()
-    script_host.tame_libraries(patches)
+    host.tame_libraries(patches)
     if job.max_examples is not None:
         catch.notes.append(f"at most {job.max_examples} examples were prepared (--max-examples)")
-        catch.kept = script_host.limit_data(patches, job.max_examples)
-    script_host.refuse_own_loops(patches, catch)
+        catch.kept = host.limit_data(patches, job.max_examples)
+    host.refuse_own_loops(patches, catch)
     if importlib.util.find_spec("transformers") is not None:
-        from trainbudget.plan import script_huggingface
+        from trainbudget.plan.script import huggingface
 
         build_without_weights(patches, catch.built)
-        script_huggingface.intercept(patches, catch)
-    script_lightning.intercept(patches, catch)
+        huggingface.intercept(patches, catch)
+    lightning.intercept(patches, catch)
 
 
 def _refusal(catch: Catch, outcome: BaseException | None) -> dict[str, Any]:

@@ -18,8 +18,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from trainbudget.plan.simulated_device import NAME
-from trainbudget.plan.simulated_device_autocast import forget_weight_casts
+from trainbudget.plan.simulated_device.autocast import forget_weight_casts
+from trainbudget.plan.simulated_device.backend import NAME
 from trainbudget.plan.train_spec import TargetGpu
 
 _CUDA = torch.device("cuda", 0)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from trainbudget.plan.memory import Trace, TrainSpec, spec_of, trace_step
-from trainbudget.plan.script_capture import Captured, Catch, on_simulated_device, reshaped, shape_of
-from trainbudget.plan.script_protocol import Facts, Question
-from trainbudget.plan.simulated_device_cuda import Patches
+from trainbudget.plan.script.capture import Captured, Catch, on_simulated_device, reshaped, shape_of
+from trainbudget.plan.script.protocol import Facts, Question
+from trainbudget.plan.simulated_device.cuda import Patches
 
 _PRECISION = {"32": "fp32", "16-mixed": "fp16", "bf16-mixed": "bf16", "16-true": "fp16_pure", "bf16-true": "bf16_pure"}
 _STRATEGY = {

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from trainbudget.plan.simulated_device_cuda import Patches, means_cuda
+from trainbudget.plan.simulated_device.cuda import Patches, means_cuda
 
 
 def scratch_folder() -> str:

@@ -11,10 +11,10 @@ from torch.utils._pytree import tree_map
 
 from trainbudget.plan.memory import Trace
 from trainbudget.plan.quantized import QuantState
-from trainbudget.plan.script_host import HostMode
-from trainbudget.plan.script_models import BuiltModels
-from trainbudget.plan.script_protocol import Facts, Question
-from trainbudget.plan.simulated_device import NAME
+from trainbudget.plan.script.host import HostMode
+from trainbudget.plan.script.models import BuiltModels
+from trainbudget.plan.script.protocol import Facts, Question
+from trainbudget.plan.simulated_device.backend import NAME
 from trainbudget.plan.tracing.step import to_simulated
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from trainbudget.plan.quantized import install_stand_in, quantize
-from trainbudget.plan.simulated_device_cuda import Patches
+from trainbudget.plan.simulated_device.cuda import Patches
 from trainbudget.plan.tracing.optimizers import BlockwiseAdam, KernelAdam
 
 #: Optimizers of bitsandbytes: state tensors, bits an element.

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from trainbudget.errors import ConfigError, TrainBudgetError
-from trainbudget.plan.script_environment import quiet_environment
-from trainbudget.plan.script_protocol import Facts, Job, Question
+from trainbudget.plan.script.environment import quiet_environment
+from trainbudget.plan.script.protocol import Facts, Job, Question
 from trainbudget.plan.tracing.failure import TraceFailed
 from trainbudget.plan.tracing.trace import Trace, decode_trace
 from trainbudget.plan.train_spec import TargetGpu, TrainSpec
@@ -60,7 +60,7 @@ class TracingProcess:
         self._answers, answered_end = os.pipe()
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trainbudget.plan.script_runner", str(path), str(asked_end), str(answered_end)],
+                [sys.executable, "-m", "trainbudget.plan.script.runner", str(path), str(asked_end), str(answered_end)],
                 pass_fds=(asked_end, answered_end),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -13,17 +13,17 @@ from typing import Any
 import torch
 
 from trainbudget.plan.memory import Trace, TrainSpec, spec_of, trace_step
-from trainbudget.plan.script_capture import Captured, Catch, WithCompanions, on_simulated_device, reshaped, shape_of
-from trainbudget.plan.script_host import scratch_folder
-from trainbudget.plan.script_huggingface_facts import (
+from trainbudget.plan.script.capture import Captured, Catch, WithCompanions, on_simulated_device, reshaped, shape_of
+from trainbudget.plan.script.host import scratch_folder
+from trainbudget.plan.script.huggingface_facts import (
     asks_for_checkpointing,
     facts_of,
     kind_of_checkpointing,
     longest_batch,
     optimizer_steps,
 )
-from trainbudget.plan.script_protocol import Question
-from trainbudget.plan.simulated_device_cuda import Patches
+from trainbudget.plan.script.protocol import Question
+from trainbudget.plan.simulated_device.cuda import Patches
 from trainbudget.plan.tracing.optimizers import optimizer_of
 
 #: Trainers that generate text between optimizer steps: their time and memory is mostly not the training step's.

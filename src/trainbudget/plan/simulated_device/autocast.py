@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from trainbudget.plan.simulated_device import HALF, KEY, NAME
+from trainbudget.plan.simulated_device.backend import HALF, KEY, NAME
 
 LOWER_PRECISION = [
     "_convolution.deprecated",
