@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trainbudget.engine.timeline import HANG_FLOOR_S, Timeline
+from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.run import STARTUP_PHASES
 from trainbudget.engine.tracks.steps import WARMUP_STEPS, StepRecord, steady_from
 from trainbudget.events import AnyEvent, End, Event, Phase, Price, Step
@@ -29,6 +30,10 @@ SETTLE_S = min(PENDING_S, HANG_FLOOR_S)
 OFFLOAD_SHARE = 0.2
 #: A wait below this share of its step is not worth weighing.
 NEGLIGIBLE_WAIT = 0.02
+#: Parts that are less than any clock can tell apart are nothing to share by.
+NOTHING_S = 1e-9
+#: A gap between two steps below this is what is left of rounding.
+NO_GAP_S = 1e-6
 #: Utilization readings needed before a data wait is weighed with them.
 WAIT_READINGS = 10
 
@@ -53,6 +58,7 @@ class Ledger:
         self._begun = False
         self._price: Price | None = None
         self._counts: tuple[int, int] | None = None  # used and unused charged GPUs, while one fact is booked
+        self._counted: list[DeviceTrack] | None = None  # the charged devices of `_counts` where all have worked: it stays true
         self._rate = 0.0  # money a GPU-second at the price of now
         self.wait_assumed = False  # a data wait was charged whole, the GPU's part in it being unknown
         self._warming: list[tuple[Step, StepRecord]] = []
@@ -65,7 +71,8 @@ class Ledger:
 
     def feed(self, event: AnyEvent) -> None:
         time = self._time
-        self._counts = None
+        if self._counted is not time.charged:
+            self._counts = None
         if not self._begun:
             self._begun, self.booked_s = True, time.started_s
         if time.price is not self._price:
@@ -145,65 +152,75 @@ class Ledger:
 
     def _book_step(self, event: Step, record: StepRecord, *, warm: bool) -> None:
         end = record.end_s
-        start = min(max(record.start_s, self.booked_s), end)
         if end <= self.booked_s:
             return
-        wait = (record.wait_s or 0.0) * record.count
         if self._startup:
-            self._book(start, "startup")
+            self._book(min(max(record.start_s, self.booked_s), end), "startup")
             self._startup = False
-            wait = wait * (record.count - 1) / record.count
-        elif record.count == 1:
-            self._book_gap(start - min(wait, max(0.0, start - self.booked_s)), event)
-            self._book_wait(start, event, record)
-            wait = 0.0
-        if record.count > 1:
-            # A merged line: its waits and gaps lie between the steps inside it, nobody knows where.
-            self._book_merged(event, record, wait, warm=warm)
+            if record.count > 1:
+                # Its waits lie between the steps inside it, but for the first one's, which was start-up.
+                self._book_merged(event, record, (record.wait_s or 0.0) * (record.count - 1), warm=warm)
+            else:
+                self._book_split(end, self._inside(event, record, warm=warm))
+        elif record.count > 1:
+            self._book_merged(event, record, (record.wait_s or 0.0) * record.count, warm=warm)
         else:
-            self._book_inside(end, event, record, warm=warm)
+            self._book_one(event, record, warm=warm)
 
-    def _book_gap(self, until: float, event: Step) -> None:
-        """Book the time between a step and the wait for the next one: collections of garbage are known, the rest is not."""
+    def _book_one(self, event: Step, record: StepRecord, *, warm: bool) -> None:
+        """Book what lies before a step, its wait for data and itself."""
+        begin, end, wait = self.booked_s, record.end_s, record.wait_s or 0.0
+        start = record.start_s if record.start_s > begin else begin
+        waiting = start - wait if start - wait - begin > NO_GAP_S else begin
+        gap = self._gap(begin, waiting, event) if waiting > begin else []
+        waited = self._wait(start - waiting, event, record) if start > waiting else []
+        inside = self._inside(event, record, warm=warm)
+        if not self._phases and event.step_s is None:
+            self._book_split(end, [*gap, *waited, *inside])  # parts that add up to their time: all at once
+        else:
+            self._book_split(waiting, gap)
+            self._book_split(start, waited)
+            self._book_split(end, inside)
+
+    def _gap(self, begin: float, end: float, event: Step) -> list[tuple[str, float]]:
+        """The time between a step and the wait for the next one: collections of garbage are known, the rest is not."""
+        length = end - begin
         pauses = self._time.pauses.recent
-        if not pauses or self._time.wall_s(pauses[-1][0]) <= self.booked_s:
-            self._book(until, "other")
-            return
+        if not pauses or self._time.wall_s(pauses[-1][0]) <= begin:
+            return [("other", length)]
         collected = 0.0
         for t_s, duration_s in reversed(pauses):
             end_s = self._time.wall_s(t_s)
-            if end_s <= self.booked_s:
+            if end_s <= begin:
                 break
-            collected += max(0.0, min(end_s, until) - max(end_s - duration_s, self.booked_s))
+            collected += max(0.0, min(end_s, end) - max(end_s - duration_s, begin))
         known = event.gpu_busy_s is not None or any(d.utilization_last_minute() is not None for d in self._time.owned)
-        gap = max(0.0, until - self.booked_s)
-        collected = min(collected, gap)
-        self._book_split(until, [("host_gap" if known else "compute", collected), ("other", gap - collected)])
+        collected = min(collected, length)
+        return [("host_gap" if known else "compute", collected), ("other", length - collected)]
 
     def _book_merged(self, event: Step, record: StepRecord, wait_s: float, *, warm: bool) -> None:
+        """A merged line: its waits and gaps lie between the steps inside it, nobody knows where."""
         span = record.end_s - self.booked_s
         inside = min(span, record.duration_s * record.count)
         wait_s = min(wait_s, span - inside) if event.step_s is not None else min(wait_s, span)
-        self._book_wait(self.booked_s + wait_s, event, record)
+        if wait_s > 0.0:
+            self._book_split(self.booked_s + wait_s, self._wait(wait_s, event, record))
         if event.step_s is not None:
             self._book(record.end_s - inside, "other")
-        self._book_inside(record.end_s, event, record, warm=warm)
+        self._book_split(record.end_s, self._inside(event, record, warm=warm))
 
-    def _book_wait(self, until: float, event: Step, record: StepRecord) -> None:
-        """Book a data wait: as waste for the part in which the GPU was idle, the rest is compute that overlapped it."""
-        length = until - self.booked_s
-        if length <= 0.0:
-            return
+    def _wait(self, length: float, event: Step, record: StepRecord) -> list[tuple[str, float]]:
+        """A data wait: waste for the part in which the GPU was idle, the rest is compute that overlapped it."""
         idle = length
         if event.data_wait_idle_s is not None:
             idle = min(length, event.data_wait_idle_s)
         elif length > NEGLIGIBLE_WAIT * record.duration_s:
             utilization = self._utilization(record)
             if utilization is None:
-                self.wait_assumed = self.wait_assumed or length > 0.0
+                self.wait_assumed = True
             else:
                 idle = min(length, (1.0 - utilization) * (length + record.duration_s * record.count))
-        self._book_split(until, [("data_wait", idle), ("compute", length - idle)])
+        return [("data_wait", idle)] if idle == length else [("data_wait", idle), ("compute", length - idle)]
 
     def _utilization(self, record: StepRecord) -> float | None:
         """Utilization of the busiest owned GPU over the last minute (or the last readings of longer steps)."""
@@ -215,13 +232,12 @@ class Ledger:
         ]
         return max((v for v in values if v is not None), default=None)
 
-    def _book_inside(self, until: float, event: Step, record: StepRecord, *, warm: bool) -> None:
+    def _inside(self, event: Step, record: StepRecord, *, warm: bool) -> list[tuple[str, float]]:
         if event.skipped or self._time.steps.is_repeated(event):
-            self._book(until, "lost")
-        elif warm:
-            self._book(until, "warmup")
-        else:
-            self._book_split(until, self._shares(event, record))
+            return [("lost", record.duration_s * record.count)]
+        if warm:
+            return [("warmup", record.duration_s * record.count)]
+        return self._shares(event, record)
 
     def _shares(self, event: Step, record: StepRecord) -> list[tuple[str, float]]:
         """The step's own seconds by bucket; sums to its duration. What is not known stays in compute."""
@@ -235,11 +251,13 @@ class Ledger:
             utilization = self._utilization(record)
             idle = min(optimizer, (1.0 - utilization) * whole) if utilization is not None else 0.0
         offload = min(idle, optimizer) if optimizer > OFFLOAD_SHARE * whole else 0.0
-        communication = min(event.communication_s or 0.0, whole - idle)
+        communication = min(event.communication_s, whole - idle) if event.communication_s else 0.0
         compute = whole - idle - communication
         padding = 0.0
         if event.tokens and event.useful_tokens is not None:
             padding = compute * min(1.0, max(0.0, 1.0 - event.useful_tokens / event.tokens))
+        if compute == whole and not padding:
+            return [("compute", compute)]
         return [
             ("compute", compute - padding),
             ("padding", padding),
@@ -332,26 +350,28 @@ class Ledger:
         if length <= 0.0:
             return
         rest = length
-        used, unused = self._counts or self._charged()
-        if self._phases and over_phases:
-            for bucket, seconds in self._phase_seconds(begin, until):
-                self._put(bucket, seconds, used, unused)
-                rest -= seconds
-        self.booked_s = until
         if self._phases:
+            if over_phases:
+                for bucket, seconds in self._phase_seconds(begin, until):
+                    self._put(bucket, seconds)
+                    rest -= seconds
             self._phases = [p for p in self._phases if p[1] > until]
+        self.booked_s = until
         if rest <= 0.0:
+            return
+        if len(parts) == 1 and parts[0][1] > NOTHING_S:
+            self._put(parts[0][0], rest)
             return
         total = 0.0
         for _, seconds in parts:
             total += seconds
-        if total <= 1e-9:  # nothing to share by: less than any clock can tell apart
-            self._put("other", rest, used, unused)
+        if total <= NOTHING_S:
+            self._put("other", rest)
             return
         scale = rest / total
         for bucket, seconds in parts:
             if seconds > 0.0:
-                self._put(bucket, seconds * scale, used, unused)
+                self._put(bucket, seconds * scale)
 
     def _phase_seconds(self, begin: float, until: float) -> list[tuple[str, float]]:
         """Seconds of each phase in the interval; where phases nest, the innermost (begun last) has the time."""
@@ -370,27 +390,32 @@ class Ledger:
     def _charged(self) -> tuple[int, int]:
         """How many charged GPUs are in use, and how many have never been."""
         devices = self._time.charged
-        unused = 0
-        for device in devices:
-            if not device.active or not device.owned:
-                unused += device.unused
+        unused = sum(device.unused for device in devices)
         # Without any there is the pseudo-device `cpu`.
         self._counts = (len(devices) - unused, unused) if devices else (1, 0)
+        # One that has worked has worked: nothing to count again until a device is introduced.
+        self._counted = devices if all(device.active and device.owned for device in devices) else None
         return self._counts
 
-    def _put(self, bucket: str, wall_s: float, used: int, unused: int) -> None:
+    def _put(self, bucket: str, wall_s: float) -> None:
         """Book wall seconds on every charged GPU; one that has never been used was idle, whatever the others did."""
-        if unused and bucket not in _WHOLE:
-            self._put("idle", wall_s * unused, 1, 0)
-        else:
-            used += unused
-        gpu_s = wall_s * used
+        used, unused = self._counts or self._charged()
+        if unused:
+            if bucket in _WHOLE:
+                used += unused
+            else:
+                self._add("idle", wall_s * unused)
+        self._add(bucket, wall_s * used)
+
+    def _add(self, bucket: str, gpu_s: float) -> None:
         if gpu_s <= 0.0:
             return
         seconds = self.seconds
         seconds[bucket] = seconds.get(bucket, 0.0) + gpu_s
-        book = self.unpriced if self._price is None else self.cost
-        book[bucket] = book.get(bucket, 0.0) + (gpu_s if self._price is None else gpu_s * self._rate)
+        if self._price is None:
+            self.unpriced[bucket] = self.unpriced.get(bucket, 0.0) + gpu_s
+        else:
+            self.cost[bucket] = self.cost.get(bucket, 0.0) + gpu_s * self._rate
 
 
 #: Buckets that hold for every charged GPU, used or not.
