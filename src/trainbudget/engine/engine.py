@@ -64,12 +64,12 @@ class Engine:
         timeline.feed(event)
         self.ledger.feed(event)
         kind = type(event)
-        if kind in _MOMENTS:
-            self._check(urgent=kind is not Phase)
-        elif kind is Header:
+        # Collections of garbage are many and urgent to nobody.
+        moment = kind is End or (kind is Event and event.event != "gc")  # type: ignore[union-attr]
+        if kind is Header:
             self._take_header(event)  # type: ignore[arg-type]
-        elif timeline.now_s >= self._next_check_s:
-            self._check(urgent=False)
+        elif moment or kind is Phase or timeline.now_s >= self._next_check_s:
+            self._check(urgent=moment)
 
     def report(self) -> Report:
         return report_of(self.timeline, self.ledger, self.findings)
@@ -113,9 +113,6 @@ class Engine:
         for place in sorted(self._board.unadvised):
             findings[place] = msgspec.structs.replace(findings[place], advice=tuple(advise(findings[place], report)))
         self._board.unadvised.clear()
-
-
-_MOMENTS = frozenset({Event, End, Phase})
 
 
 class _Condition(msgspec.Struct):

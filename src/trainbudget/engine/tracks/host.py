@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from trainbudget.engine.tracks.series import Series
 from trainbudget.events import HostReading, Rank
@@ -41,10 +42,13 @@ class RankTrack:
         self.rank = rank
         self.last: Rank | None = None
         self.window: deque[Rank] = deque(maxlen=120)
+        self.words = 0
+        self.seen: tuple[object, Any] | None = None  # what detectors made of the words, and of which ones
         self.last_step_s: float | None = None  # when its step number grew last
 
     def on_rank(self, event: Rank) -> None:
         if self.last is None or (event.step is not None and event.step != self.last.step):
             self.last_step_s = event.t_s
         self.last = event
+        self.words += 1
         self.window.append(event)

@@ -69,6 +69,8 @@ class MemoryTrack:
         self._last: Allocator | None = None
         self._last_s = -1.0
         self._ooms: float | None = None
+        self._hint_at = -1  # points at rest by which `_hint` was reckoned
+        self._hint = 0.0
         self._peaks = PeakCounter()
         self._floor: list[float] = []
         self._epoch: Epoch | None = None
@@ -135,6 +137,11 @@ class MemoryTrack:
 
     def growth_hint(self) -> float:
         """Newest level minus the first ones, in bytes: the cheap question before any trend is computed."""
+        if self._hint_at != self.rest.total:
+            self._hint_at, self._hint = self.rest.total, self._grown()
+        return self._hint
+
+    def _grown(self) -> float:
         points = self.rest.points
         if len(points) < 8:
             return 0.0
@@ -162,6 +169,7 @@ class MemoryTrack:
         self.early.clear()
         self.early_peak = self.first_rest = None
         self.rest.clear()
+        self._hint_at = -1
         self.reserved.clear()
         self.epochs.clear()
         self.tokens = TokenPeaks()

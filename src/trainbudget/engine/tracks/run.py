@@ -80,6 +80,7 @@ class RunTrack:
         self.epochs: deque[Epoch] = deque(maxlen=256)
         self.epochs_total = 0
         self.moments: deque[Moment] = deque(maxlen=256)
+        self.moments_total = 0  # kept or not
         self.last_progress_s: float | None = None  # a step, a phase, progress or a word of train_begin
         self.left_s: float | None = None  # when training was left last: train_end, interrupt or exception
         self.left_how: str | None = None
@@ -157,6 +158,7 @@ class RunTrack:
         detail = event.detail or {}
         if event.event != "gc":
             self.moments.append(Moment(event.t_s, event.event, detail))
+            self.moments_total += 1
         handler = _EVENT_HANDLERS.get(event.event)
         if handler is not None:
             handler(self, event.t_s, detail)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 from trainbudget.engine.tracks.series import median
 from trainbudget.events import Step
@@ -24,8 +25,7 @@ WARMUP_STEPS = 8
 STEP_BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
-@dataclass(slots=True)
-class StepRecord:
+class StepRecord(msgspec.Struct):
     """One step line with its derived times. All seconds are wall seconds without suspends; `count` steps if merged."""
 
     step: int

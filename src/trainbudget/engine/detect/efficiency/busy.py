@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
-from trainbudget.engine.detect.efficiency.evidence import last_minute, steps_flow, tokens_per_s
+from trainbudget.engine.detect.efficiency.evidence import steps_flow, tokens_per_s
 from trainbudget.engine.mfu import model_flops_utilization
 from trainbudget.engine.timeline import Timeline
-from trainbudget.engine.tracks.device import DeviceTrack
+from trainbudget.engine.tracks.device import DeviceTrack, Sample
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 from trainbudget.quantities import percent
 
@@ -34,6 +34,8 @@ UPSTREAM = frozenset(
 _HELD_DOWN = frozenset(
     {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "applications_clocks_setting"}
 )
+#: Readings of the last minute that make a mean.
+LEAST_READINGS = 5
 
 
 class BusyButSlow(BaseDetector):
@@ -104,16 +106,17 @@ class BusyButSlow(BaseDetector):
         if throughput is not None and throughput >= view.limit(self.record, "throughput_ratio"):
             return
         for device in timeline.owned:
-            utilization = device.utilization_last_minute(minimum=5)
+            utilization = device.utilization_last_minute(minimum=LEAST_READINGS)
             if utilization is None or utilization < view.limit(self.record, "utilization_ratio"):
                 continue
+            samples = device.since(device.window[-1].t_s - 60.0)
             seen = {
-                "power_ratio": _power_ratio(device),
-                "sm_active_ratio": last_minute(device, lambda s: s.sm_active_ratio),
+                "power_ratio": _power_ratio(device, samples),
+                "sm_active_ratio": _mean([s.sm_active_ratio for s in samples]),
                 "mfu_ratio": model_flops_utilization(timeline),
             }
             low = [name for name, value in seen.items() if value is not None and value < view.limit(self.record, name)]
-            if not low or (throughput is None and len(low) < 2) or _held_down(device):
+            if not low or (throughput is None and len(low) < 2) or _held_down(device, samples):
                 continue
             yield Signal(
                 "busy_but_slow",
@@ -139,17 +142,19 @@ def throughput_ratio(timeline: Timeline) -> float | None:
     return planned_s / median_s if planned_s and median_s else None
 
 
-def _power_ratio(device: DeviceTrack) -> float | None:
+def _mean(values: list[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if len(known) >= LEAST_READINGS else None
+
+
+def _power_ratio(device: DeviceTrack, samples: list[Sample]) -> float | None:
     limit_w = device.info.power_limit_w or device.info.power_default_limit_w
-    mean_w = last_minute(device, lambda s: s.power_w)
+    mean_w = _mean([s.power_w for s in samples])
     return mean_w / limit_w if limit_w and mean_w is not None and not device.info.mig else None
 
 
-def _held_down(device: DeviceTrack) -> bool:
+def _held_down(device: DeviceTrack, samples: list[Sample]) -> bool:
     """Whether the clock was held down in the last minute, by its reasons or by its fall below what it was at first."""
-    if not device.window:
-        return False
-    samples = device.since(device.window[-1].t_s - 60.0)
     if any(s.throttle and _HELD_DOWN.intersection(s.throttle) for s in samples):
         return True
     clocks = [s.sm_clock_hz for s in samples if s.sm_clock_hz is not None]

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from trainbudget.engine.timeline import Timeline
-from trainbudget.engine.tracks.device import DeviceTrack, Sample
+from trainbudget.engine.tracks.device import DeviceTrack
 
 #: A context in which no framework's memory lives: 250-500 MiB on NVIDIA cards (PyTorch issues 107667 and 109888).
 CONTEXT_BYTES = 0.5 * 1024**3
-
-
-def last_minute(device: DeviceTrack, value: Callable[[Sample], float | None], *, minimum: int = 5) -> float | None:
-    """Mean of a reading's value over the last minute, or None of fewer than `minimum` answers."""
-    if not device.window:
-        return None
-    since_s = device.window[-1].t_s - 60.0
-    known = [v for s in device.since(since_s) if (v := value(s)) is not None]
-    return sum(known) / len(known) if len(known) >= minimum else None
 
 
 def steps_flow(timeline: Timeline) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
@@ -37,6 +38,14 @@ def rss_counts(timeline: Timeline, limit: float) -> bool:
     if rss.value >= limit:
         return False  # more than there is, and yet it runs: shared pages
     return available.value > limit - rss.value + SAME_MEMORY_RATIO * limit
+
+
+def _has_grown(points: list[Point], first: int, *, rising: bool) -> bool:
+    """The cheap question before any line is drawn: enough points from `first` on, and a change worth a word."""
+    if len(points) - first < LEAST_POINTS:
+        return False
+    moved = points[-1].value - points[first].value
+    return (moved if rising else -moved) >= LEAST_GROWTH_BYTES
 
 
 class HostMemoryForecast(BaseDetector):
@@ -118,7 +127,10 @@ class HostMemoryForecast(BaseDetector):
         for by, series, end in (("rss", timeline.host.total_rss, limit), ("available", timeline.host.available, 0.0)):
             if end is None or (by == "rss" and not rss_counts(timeline, end)):
                 continue
-            points = [p for p in series.points if since is None or p.t_s >= since]
+            first = 0 if since is None else bisect_left(series.points, since, key=lambda p: p.t_s)
+            if not _has_grown(series.points, first, rising=by == "rss"):
+                continue
+            points = series.points[first:]
             if timeline.gaps:  # nothing grows while the machine sleeps: the line is drawn over wall seconds
                 points = [p._replace(t_s=timeline.wall_s(p.t_s)) for p in points]
             line = self._line(by, series, points)
@@ -133,11 +145,6 @@ class HostMemoryForecast(BaseDetector):
 
     def _line(self, by: str, series: Series, points: list[Point]) -> Trend | None:
         rising = by == "rss"
-        if len(points) < LEAST_POINTS:
-            return None
-        moved = points[-1].value - points[0].value
-        if (moved if rising else -moved) < LEAST_GROWTH_BYTES:
-            return None
         known = self._seen.get(by)
         if known is not None and known[0] <= series.total < known[0] * 1.12 + 1:
             return known[1]

@@ -74,7 +74,7 @@ class Oom(BaseDetector):
     )
 
     def __init__(self) -> None:
-        self._handled: tuple[float, int] = (-1.0, 0)  # time of the newest handled moment, moments handled at that time
+        self._handled = 0  # moments
         self._pending: list[tuple[Moment, Crime, str, dict[str, object]]] = []
         self._last_oom_s = -1e9
         self._survived: dict[tuple[int | None, str], tuple[float, int]] = {}  # when, and how often in a row
@@ -116,23 +116,11 @@ class Oom(BaseDetector):
         return rounds > SEARCH_ROUNDS
 
     def _new(self, timeline: Timeline) -> list[Moment]:
-        """Moments since the last look, oldest first. They are kept in order of time; several may share one."""
-        moments = timeline.run.moments
-        since, done = self._handled
-        if not moments or moments[-1].t_s < since:
-            return []
-        fresh: list[Moment] = []
-        for moment in reversed(moments):
-            if moment.t_s < since:
-                break
-            fresh.append(moment)
-        fresh.reverse()
-        same = [m for m in fresh if m.t_s == since]
-        fresh = same[done:] + [m for m in fresh if m.t_s > since]
-        if fresh:
-            newest = fresh[-1].t_s
-            self._handled = (newest, sum(1 for m in moments if m.t_s == newest))
-        return fresh
+        """Moments since the last look, oldest first."""
+        run = timeline.run
+        fresh = run.moments_total - self._handled
+        self._handled = run.moments_total
+        return list(run.moments)[-fresh:] if fresh else []
 
     def _take(self, moment: Moment, timeline: Timeline) -> None:
         if moment.event == "oom":

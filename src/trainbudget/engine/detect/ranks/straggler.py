@@ -67,7 +67,7 @@ class Straggler(BaseDetector):
         runbook="input: look at that node's disk, CPU load and loader workers. clock: look for thermal_throttle "
         "and power_cap of that card. unknown: compare its share of the data and other processes on its node.",
     )
-    every_s = 15.0
+    every_s = 30.0  # it compares minutes of words
     clear_s = 60.0
 
     def check(self, view: View) -> Iterable[Signal]:

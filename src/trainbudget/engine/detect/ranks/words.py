@@ -32,12 +32,8 @@ class RankView:
     before_s: float | None
     clock_hz: float | None
     power_w: float | None
-    latenesses_s: tuple[float, ...]
-
-    @property
-    def lateness_s(self) -> float | None:
-        """Median of wait and time before the first collective together: when this rank is ready for the others."""
-        return median(list(self.latenesses_s))
+    latenesses_s: tuple[float, ...]  # wait and time before the first collective together: when it is ready for the others
+    lateness_s: float | None  # their median
 
 
 def rank_views(timeline: Timeline) -> list[RankView]:
@@ -46,7 +42,7 @@ def rank_views(timeline: Timeline) -> list[RankView]:
     if session is None or session.first_step_end_s is None:
         return []
     begun_s = session.first_step_end_s
-    views = [v for t in timeline.ranks.values() if t.rank != timeline.rank and (v := _of_words(t, begun_s)) is not None]
+    views = [v for t in timeline.ranks.values() if t.rank != timeline.rank and (v := _view_of(t, begun_s)) is not None]
     if not views:
         return views
     # Batches sorted by length make steps drift: only what was done at the same time compares.
@@ -81,6 +77,15 @@ def last_clock_ratio(timeline: Timeline) -> float:
     return min(clocks) / max(clocks) if len(clocks) > 1 else 1.0
 
 
+def _view_of(track: RankTrack, begun_s: float) -> RankView | None:
+    """The rank's words since `begun_s`, looked over once for all who ask before its next word."""
+    key = (track.words, begun_s)
+    if track.seen is None or track.seen[0] != key:
+        track.seen = (key, _of_words(track, begun_s))
+    view: RankView | None = track.seen[1]
+    return view
+
+
 def _of_words(track: RankTrack, begun_s: float) -> RankView | None:
     if track.last is None or not _running(track.last):
         return None
@@ -99,6 +104,7 @@ def _of_words(track: RankTrack, begun_s: float) -> RankView | None:
     busy = [w for w in words if w.utilization_ratio is None or w.utilization_ratio >= 0.5]
     clocks = [w.sm_clock_hz for w in busy if w.sm_clock_hz is not None]
     powers = [w.power_w for w in busy if w.power_w is not None]
+    latenesses = _latenesses(waits, befores)
     return RankView(
         rank=track.rank,
         waits_s=waits,
@@ -107,7 +113,8 @@ def _of_words(track: RankTrack, begun_s: float) -> RankView | None:
         before_s=median(list(befores)),
         clock_hz=median(clocks) if len(clocks) >= LEAST_WORDS else None,
         power_w=median(powers) if len(powers) >= LEAST_WORDS else None,
-        latenesses_s=_latenesses(waits, befores),
+        latenesses_s=latenesses,
+        lateness_s=median(list(latenesses)),
     )
 
 
@@ -137,6 +144,7 @@ def _own(timeline: Timeline, since_s: float) -> RankView | None:
     loads = [load for d in timeline.owned if (load := load_of(timeline, d)) is not None]
     clocks = [c for load in loads if (c := load.clock_hz) is not None]
     powers = [p for load in loads if (p := load.power_w) is not None]
+    latenesses = _latenesses(waits, befores)
     return RankView(
         rank=timeline.rank,
         waits_s=waits,
@@ -145,7 +153,8 @@ def _own(timeline: Timeline, since_s: float) -> RankView | None:
         before_s=median(list(befores)),
         clock_hz=min(clocks, default=None),
         power_w=min(powers, default=None),
-        latenesses_s=_latenesses(waits, befores),
+        latenesses_s=latenesses,
+        lateness_s=median(list(latenesses)),
     )
 
 

@@ -49,17 +49,19 @@ class GcPause(BaseDetector):
         pauses = timeline.pauses
         if not pauses.recent or timeline.now_s - pauses.recent[-1][0] > WINDOW_S or not timeline.run.training:
             return
-        shares = timeline.step_shares.current()
         session = timeline.run.session
-        if shares is None or session is None or session.first_step_end_s is None:
+        if session is None or session.first_step_end_s is None:
             return
         since_s = max(timeline.now_s - WINDOW_S, session.first_step_end_s)
         whole_s = timeline.since(since_s)
-        seconds, count, longest_s = pauses.since(since_s)
-        if whole_s < 0.2 * WINDOW_S or count < LEAST_COUNT:
+        if whole_s < 0.2 * WINDOW_S:
             return
+        seconds, count, longest_s = pauses.since(since_s)
         ratio = seconds / whole_s
-        if ratio < view.limit(self.record, "info_ratio"):
+        if count < LEAST_COUNT or ratio < view.limit(self.record, "info_ratio"):
+            return
+        shares = timeline.step_shares.current()
+        if shares is None:
             return
         yield Signal(
             "gc_pause",
