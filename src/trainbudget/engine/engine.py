@@ -85,12 +85,13 @@ class Engine:
         now_s = self.timeline.now_s
         self._next_check_s = now_s + CHECK_S
         view = View(self.timeline, self.ledger, self._thresholds, self._board.active_codes)
-        board, watched = self._board, self._board.watched
-        for detector in self._due(now_s, urgent=urgent):
+        board = self._board
+        due = self._due(now_s, urgent=urgent)
+        for detector in due:
             for signal in detector.check(view):
                 board.take(detector, signal, now_s)
-            if detector in watched:
-                board.fade(detector, now_s)
+        for detector in [d for d in due if d in board.watched] if board.watched else ():
+            board.fade(detector, now_s)
         if self._advise is not None and board.unadvised:
             self._add_advice(self._advise)
 

@@ -122,17 +122,16 @@ class Timeline:
 
     # --- time
 
-    def advance(self, t_s: float) -> None:
-        """Move to `t_s`; a hole since the last line is booked as a gap. Time never goes back."""
-        ahead = t_s - self.now_s
-        if not ahead > 0.0:  # also NaN
-            return
-        if ahead > GAP_FLOOR_S and self.events > 1 and ahead > GAP_PERIODS * self._line_spacing_s():
+    def _advance(self, t_s: float, ahead_s: float) -> None:
+        """Move on by `ahead_s`, to `t_s`; a hole since the last line is booked as a gap."""
+        if ahead_s <= GAP_FLOOR_S:
+            self._spacing_s += 0.1 * (ahead_s - self._spacing_s)
+        elif self.events > 1 and ahead_s > GAP_PERIODS * self._line_spacing_s():
             self.gaps.append((self.now_s, t_s))
-            self.gaps_s += ahead
+            self.gaps_s += ahead_s
             del self.gaps[:-256]
         else:
-            self._spacing_s += 0.1 * (min(ahead, 600.0) - self._spacing_s)
+            self._spacing_s += 0.1 * (min(ahead_s, 600.0) - self._spacing_s)
         self.now_s = t_s
 
     def wall_s(self, t_s: float | None = None) -> float:
@@ -223,7 +222,10 @@ class Timeline:
     def feed(self, event: AnyEvent) -> None:
         """Take one fact. Times are clamped to be monotonic; what makes no sense is taken as unknown, never raised."""
         self.events += 1
-        self.advance(event.t_s)
+        t_s = event.t_s
+        ahead_s = t_s - self.now_s
+        if ahead_s > 0.0:  # time never goes back, and NaN is no time
+            self._advance(t_s, ahead_s)
         self._handlers[type(event)](event)
 
     def merge_budget(self, fact: BudgetFact) -> None:

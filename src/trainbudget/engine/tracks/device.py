@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from trainbudget.engine.tracks.load import LoadTrack
 from trainbudget.engine.tracks.memory import MemoryTrack
@@ -28,7 +30,7 @@ QUIET_S = 60.0
 CONTEXT_BYTES = 1024**3
 
 
-class Sample(NamedTuple):
+class Sample(msgspec.Struct):
     """The part of a reading that is compared over time; None = not answered."""
 
     t_s: float
@@ -125,21 +127,23 @@ class DeviceTrack:
             self._errors(event.errors, t_s)
         if self._answers(event):
             self.last_answer_s = t_s
-        sample = Sample(
-            t_s,
-            event.utilization_ratio,
-            event.power_w,
-            event.memory_used_bytes,
-            event.sm_clock_hz,
-            event.temperature_c,
-            event.sm_active_ratio,
-            event.pcie_gen,
-            event.pcie_width,
-            tuple(event.throttle) if event.throttle is not None else None,
+        used = event.memory_used_bytes
+        self.window.append(
+            Sample(
+                t_s,
+                event.utilization_ratio,
+                event.power_w,
+                used,
+                event.sm_clock_hz,
+                event.temperature_c,
+                event.sm_active_ratio,
+                event.pcie_gen,
+                event.pcie_width,
+                tuple(event.throttle) if event.throttle is not None else None,
+            )
         )
-        self.window.append(sample)
-        if event.memory_used_bytes is not None:
-            self.peak_used_bytes = max(self.peak_used_bytes or 0.0, event.memory_used_bytes)
+        if used is not None and used > (self.peak_used_bytes or 0.0):
+            self.peak_used_bytes = used
         if event.energy_j is not None and self.energy_first_j is None:
             self.energy_first_j = event.energy_j
         if training and self.load.learning:
@@ -198,31 +202,34 @@ class DeviceTrack:
     @property
     def answered(self) -> set[str]:
         """Queries that have ever been answered."""
-        if self._newer:
-            self._merge()
+        self._remember_answers()
         return self._answered
 
     def _merge(self) -> None:
         """Fill the newest reading's gaps from those before it. Put off until somebody looks: most readings are complete."""
-        newer, self._newer = self._newer, []
-        merged = copy.copy(newer[-1])
-        failed = merged.errors or ()
+        newest = self._newer.pop()
+        older = self._newer if self._last is None else [self._last, *self._newer]
+        older.reverse()
+        self._newer = []
+        merged = copy.copy(newest)
+        failed = newest.errors or ()
+        if failed:
+            self._remember_answers()
         for query, field in _ANSWERS:
-            value = getattr(merged, field)
-            if value is None and query not in failed:
-                value = self._newest(newer, field)
+            if getattr(newest, field) is not None or query in failed:
+                continue
+            for reading in older:
+                value = getattr(reading, field)
                 if value is not None:
                     setattr(merged, field, value)
-            if value is not None:
-                self._answered.add(query)
+                    break
         self._last = merged
 
-    def _newest(self, newer: list[Reading], field: str) -> Any:
-        for reading in reversed(newer):
-            value = getattr(reading, field)
-            if value is not None:
-                return value
-        return getattr(self._last, field) if self._last is not None else None
+    def _remember_answers(self) -> None:
+        """Answers of before: the newest reading keeps them until their query fails."""
+        for reading in (self._last, *self._newer):
+            if reading is not None:
+                self._answered.update(query for query, field in _ANSWERS if getattr(reading, field) is not None)
 
     def _answers(self, event: Reading) -> bool:
         """Take a reading in; whether it answers anything."""

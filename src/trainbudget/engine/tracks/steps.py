@@ -90,24 +90,27 @@ class StepTrack:
         elif count > 1:
             duration = max(0.0, end_s - start_s - (wait or 0.0) * (count - 1) / count) / count
         else:
-            duration = max(0.0, end_s - start_s)
+            duration = end_s - start_s
+        interval = end_s - previous_end
         record = StepRecord(
             step=event.step,
             start_s=start_s,
             end_s=end_s,
             duration_s=duration,
             wait_s=None if wait is None else wait / count,
-            interval_s=max(0.0, end_s - previous_end) / count,
+            interval_s=interval / count if interval > 0.0 else 0.0,
             phase_s=phase_s,
             busy_s=None if event.gpu_busy_s is None else event.gpu_busy_s / count,
             count=count,
             event=event,
         )
         self._sum(event, record)
-        self.last_end_s = max(end_s, self.last_end_s or end_s)
+        if self.last_end_s is None or end_s > self.last_end_s:
+            self.last_end_s = end_s
         self.session_steps += count
         self.total += count
-        self.highest = event.step if self.highest is None else max(self.highest, event.step)
+        if self.highest is None or event.step > self.highest:
+            self.highest = event.step
         self._warm(record)
         self.recent.append(record)
         if self._windows:
@@ -159,7 +162,8 @@ class StepTrack:
         return sum(r.count for r in records) >= minimum
 
     def _sum(self, event: Step, record: StepRecord) -> None:
-        self.samples += event.samples or 0.0
+        if event.samples:
+            self.samples += event.samples
         if event.tokens is not None:
             self.tokens = (self.tokens or 0.0) + event.tokens
         if event.useful_tokens is not None:
