@@ -337,13 +337,13 @@ class Timeline:
 
     def _on_event(self, event: Event) -> None:
         before = self.run.session
-        oom = any(m.event == "oom" and before is not None and m.t_s >= before.begin_s for m in self.run.moments)
         unfinished = before is not None and before.end_s is None
         self.run.on_event(event)
         if event.event == "gc":
             self.pauses.on_gc(event.t_s, event.detail or {})
         if event.event == "train_begin":
             session = self.run.session
+            oom = any(m.event == "oom" and before is not None and m.t_s >= before.begin_s for m in self.run.moments)
             retry = (oom and unfinished) or (session is not None and session.attempt > 1 and unfinished)
             self.steps.begin_session(retry=retry)
             self._begin_session()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from trainbudget.engine.detect.base import View
-from trainbudget.engine.timeline import Timeline
 from trainbudget.quantities import money
 
 #: A rank that has not been heard of for this long is counted at its last known rate, and so said.
@@ -59,13 +56,4 @@ def spent_by_job(view: View) -> tuple[float, bool]:
     missing = timeline.world_size - known
     if missing > 0:
         total, assumed = total + missing * own, True
-    return total + spent_before(timeline), assumed
-
-
-def spent_before(timeline: Timeline) -> float:
-    """What earlier attempts of this job cost, as the checkpoint that was resumed from says."""
-    return max(_numbers(m.detail.get("cost_before") for m in timeline.run.moments if m.event == "resume"), default=0.0)
-
-
-def _numbers(values: Iterable[object]) -> Iterable[float]:
-    return (float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and v >= 0.0)
+    return total + timeline.run.cost_before, assumed

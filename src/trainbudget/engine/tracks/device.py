@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +28,9 @@ QUIET_LEAST = 5
 QUIET_S = 60.0
 #: A context with nothing in it takes 250-500 MiB (PyTorch issues 107667, 109888); more than this is work.
 CONTEXT_BYTES = 1024**3
+
+
+_F = TypeVar("_F", Reading, Allocator)
 
 
 class Sample(msgspec.Struct):
@@ -63,7 +66,8 @@ class DeviceTrack:
         self.error_since_s: dict[str, float] = {}
         self._answered: set[str] = set()
         self.memory = MemoryTrack()
-        self.allocator: Allocator | None = None
+        self._allocator: Allocator | None = None
+        self._allocators: list[Allocator] = []  # lines since it was merged
         self.allocator_first: Allocator | None = None
         self.peak_allocated_bytes: float | None = None
         self.peak_reserved_bytes: float | None = None
@@ -151,8 +155,11 @@ class DeviceTrack:
         self._activity(event, training)
 
     def on_allocator(self, event: Allocator) -> None:
-        self.allocator = event if self.allocator is None else _merged(self.allocator, event)
-        self.allocator_first = self.allocator_first or event
+        self._allocators.append(event)
+        if len(self._allocators) >= MERGE_READINGS:
+            self._merge_allocator()
+        if self.allocator_first is None:
+            self.allocator_first = event
         allocated = event.peak_allocated_bytes or event.allocated_bytes
         if allocated is not None and allocated > (self.peak_allocated_bytes or 0.0):
             self.peak_allocated_bytes = allocated
@@ -161,6 +168,13 @@ class DeviceTrack:
             self.peak_reserved_bytes = reserved
         if event.allocated_bytes:
             self.active = True
+
+    @property
+    def allocator(self) -> Allocator | None:
+        """The newest allocator line, its gaps filled from those before it."""
+        if self._allocators:
+            self._merge_allocator()
+        return self._allocator
 
     def utilization_mean(self, since_s: float, *, minimum: int = 10) -> float | None:
         """Mean utilization of the readings after `since_s`, or None of fewer than `minimum`."""
@@ -211,19 +225,18 @@ class DeviceTrack:
         older = self._newer if self._last is None else [self._last, *self._newer]
         older.reverse()
         self._newer = []
-        merged = copy.copy(newest)
-        failed = newest.errors or ()
-        if failed:
+        fields = _ANSWER_FIELDS
+        if newest.errors:
             self._remember_answers()
-        for query, field in _ANSWERS:
-            if getattr(newest, field) is not None or query in failed:
-                continue
-            for reading in older:
-                value = getattr(reading, field)
-                if value is not None:
-                    setattr(merged, field, value)
-                    break
-        self._last = merged
+            fields = tuple(field for query, field in _ANSWERS if query not in newest.errors)
+        self._last = _filled(newest, older, fields)
+
+    def _merge_allocator(self) -> None:
+        newest = self._allocators.pop()
+        older = self._allocators if self._allocator is None else [self._allocator, *self._allocators]
+        older.reverse()
+        self._allocators = []
+        self._allocator = _filled(newest, older, _ALLOCATOR_FIELDS)
 
     def _remember_answers(self) -> None:
         """Answers of before: the newest reading keeps them until their query fails."""
@@ -305,19 +318,27 @@ _ANSWERS = (
 )
 
 
+_ANSWER_FIELDS = tuple(field for _, field in _ANSWERS)
+
+
 def _any_answer(event: Reading) -> bool:
     return any(getattr(event, field) is not None for _, field in _ANSWERS)
 
 
-def _merged(old: Allocator, new: Allocator) -> Allocator:
-    """`new` with the gaps filled from `old`."""
-    gaps = [name for name in _ALLOCATOR_FIELDS if getattr(new, name) is None]
-    if not gaps:
-        return new
-    merged = copy.copy(new)
-    for name in gaps:
-        setattr(merged, name, getattr(old, name))
-    return merged
+def _filled(newest: _F, older: list[_F], fields: tuple[str, ...]) -> _F:
+    """`newest` with the gaps among `fields` filled from the newest of `older` (newest first) that tells."""
+    filled = newest
+    for field in fields:
+        if getattr(newest, field) is not None:
+            continue
+        for fact in older:
+            value = getattr(fact, field)
+            if value is not None:
+                if filled is newest:
+                    filled = copy.copy(newest)
+                setattr(filled, field, value)
+                break
+    return filled
 
 
 _ALLOCATOR_FIELDS = tuple(name for name in Allocator.__struct_fields__ if name.endswith(("_bytes", "_retries", "ooms")))

@@ -8,6 +8,9 @@ from typing import Any
 from trainbudget.engine.tracks.series import Series
 from trainbudget.events import HostReading, Rank
 
+#: Words of a rank that are compared with the others': four minutes at one in ten seconds.
+WORDS = 24
+
 
 class HostTrack:
     """Newest host reading, a window of CPU load, and bounded series for what can run out."""
@@ -42,6 +45,7 @@ class RankTrack:
         self.rank = rank
         self.last: Rank | None = None
         self.window: deque[Rank] = deque(maxlen=120)
+        self.telling: deque[Rank] = deque(maxlen=WORDS)  # the newest that say something new
         self.words = 0
         self.seen: tuple[object, Any] | None = None  # what detectors made of the words, and of which ones
         self.last_step_s: float | None = None  # when its step number grew last
@@ -52,3 +56,14 @@ class RankTrack:
         self.last = event
         self.words += 1
         self.window.append(event)
+        # A word without a new step says nothing new: long steps, or a rank that stands still and whose clock sleeps.
+        if event.step and is_running(event):
+            newest = self.telling[-1].step or 0 if self.telling else 0
+            if event.step < newest:
+                self.telling.clear()  # another attempt
+            if event.step != newest:
+                self.telling.append(event)
+
+
+def is_running(word: Rank) -> bool:
+    return word.state is None or word.state == "running"

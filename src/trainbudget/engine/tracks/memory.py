@@ -184,13 +184,13 @@ class MemoryTrack:
 
     def _take(self, event: Allocator, peak: float | None, timeline: Timeline) -> None:
         run = timeline.run
-        if any(p.phase in IGNORED_PHASES for p in run.open):
+        if run.open and any(p.phase in IGNORED_PHASES for p in run.open):
             return
         highest = peak if peak is not None else event.allocated_bytes
         self._take_highest(event, highest, timeline)
         if not run.training or event.allocated_bytes is None:
             return
-        opened = next((p for p in run.open if p.phase in PHASES), None)
+        opened = next((p for p in run.open if p.phase in PHASES), None) if run.open else None
         if opened is not None:
             self._take_phase(event, opened, peak)
             return
@@ -212,9 +212,10 @@ class MemoryTrack:
     def _take_highest(self, event: Allocator, highest: float | None, timeline: Timeline) -> None:
         run = timeline.run
         if highest is not None:
-            self.max_peak = max(self.max_peak or 0.0, highest)
-            if run.training:
-                self.session_peak = max(self.session_peak or 0.0, highest)
+            if self.max_peak is None or highest > self.max_peak:
+                self.max_peak = highest
+            if run.training and (self.session_peak is None or highest > self.session_peak):
+                self.session_peak = highest
         if event.alloc_retries is not None:
             if self.retries_begin is None:
                 self.retries_begin = event.alloc_retries
@@ -230,7 +231,7 @@ class MemoryTrack:
         if value is None:
             return
         if peak is not None:
-            self.transients.append(max(0.0, peak - value))
+            self.transients.append(peak - value if peak > value else 0.0)
         self.rest.add(event.t_s, step, value)
         self._take_epoch(step or 0, value, timeline)
 
@@ -263,7 +264,10 @@ class MemoryTrack:
             self.epochs.append(EpochLevel(step, value, value, value, value))
             return
         level = self.epochs[-1]
-        level.low, level.high = min(level.low, value), max(level.high, value)
+        if value < level.low:
+            level.low = value
+        elif value > level.high:
+            level.high = value
         level.last = value
         level.points += 1
 

@@ -81,6 +81,8 @@ class RunTrack:
         self.epochs_total = 0
         self.moments: deque[Moment] = deque(maxlen=256)
         self.moments_total = 0  # kept or not
+        self.exception: Moment | None = None  # the newest
+        self.cost_before = 0.0  # money that earlier attempts of this job have cost, as the checkpoint resumed from says
         self.last_progress_s: float | None = None  # a step, a phase, progress or a word of train_begin
         self.left_s: float | None = None  # when training was left last: train_end, interrupt or exception
         self.left_how: str | None = None
@@ -157,8 +159,11 @@ class RunTrack:
     def on_event(self, event: Event) -> None:
         detail = event.detail or {}
         if event.event != "gc":
-            self.moments.append(Moment(event.t_s, event.event, detail))
+            moment = Moment(event.t_s, event.event, detail)
+            self.moments.append(moment)
             self.moments_total += 1
+            if event.event == "exception":
+                self.exception = moment
         handler = _EVENT_HANDLERS.get(event.event)
         if handler is not None:
             handler(self, event.t_s, detail)
@@ -209,6 +214,9 @@ class RunTrack:
         if self.session is not None:
             self.session.resumed_at_step = _int(detail.get("step"))
             self.session.resume_highest_step = _int(detail.get("highest_step"))
+        cost = detail.get("cost_before")
+        if isinstance(cost, (int, float)) and not isinstance(cost, bool):
+            self.cost_before = max(self.cost_before, float(cost))
 
 
 def _int(value: Any) -> int | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from typing import NamedTuple
+
+import msgspec
 
 
-class Point(NamedTuple):
+class Point(msgspec.Struct, frozen=True):
     """One value at a time (seconds) and, where it belongs to one, an optimizer step."""
 
     t_s: float
@@ -37,6 +38,18 @@ class Series:
                 del self.points[1::2]
                 self._stride *= 2
         self.total += 1
+
+    def first_after(self, t_s: float | None, *, near: int = 0) -> int:
+        """Place of the first of `points` at or after `t_s` (None = of all); quick where `near` is about right."""
+        points = self.points
+        if t_s is None or not points:
+            return 0
+        place = min(near, len(points))
+        while place > 0 and points[place - 1].t_s >= t_s:
+            place -= 1
+        while place < len(points) and points[place].t_s < t_s:
+            place += 1
+        return place
 
     @property
     def last(self) -> Point | None:

@@ -59,6 +59,7 @@ class StepTrack:
         self.wait_sum_s = 0.0
         self.wait_known = False
         self.histogram = [0] * (len(STEP_BUCKETS_S) + 1)  # steps by duration; the last are longer than every bound
+        self._plain = 0  # newest step lines in a row that are steady and of one step
         self._warming: list[StepRecord] = []
         self._windows: dict[tuple[int, float, bool], list[StepRecord]] = {}  # since the newest step
         self._median_at = -1
@@ -78,6 +79,7 @@ class StepTrack:
         self._baseline = None
         self._baseline_values.clear()
         self.recent.clear()
+        self._plain = 0
         self._windows.clear()
         self._median_at = -1
 
@@ -112,6 +114,7 @@ class StepTrack:
         if self.highest is None or event.step > self.highest:
             self.highest = event.step
         self._warm(record)
+        self._plain = self._plain + 1 if record.steady and count == 1 else 0
         self.recent.append(record)
         if self._windows:
             self._windows.clear()
@@ -134,9 +137,11 @@ class StepTrack:
         return cached
 
     def _window(self, steps: int, seconds: float, steady: bool) -> list[StepRecord]:
+        newest = self.recent[-1].end_s if self.recent else 0.0
+        if self._plain >= steps and newest - self.recent[-steps].end_s <= seconds:
+            return list(self.recent)[-steps:]  # the usual case: nothing to weigh
         out: list[StepRecord] = []
         taken = 0
-        newest = self.recent[-1].end_s if self.recent else 0.0
         for record in reversed(self.recent):
             if taken >= steps or (taken >= MIN_STEPS and newest - record.end_s > seconds):
                 break
@@ -159,7 +164,7 @@ class StepTrack:
         return self._baseline
 
     def enough(self, records: list[StepRecord], minimum: int = MIN_STEPS) -> bool:
-        return sum(r.count for r in records) >= minimum
+        return len(records) >= minimum or sum(r.count for r in records) >= minimum  # each is one step at least
 
     def _sum(self, event: Step, record: StepRecord) -> None:
         if event.samples:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
@@ -85,11 +84,12 @@ class HostMemoryForecast(BaseDetector):
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, Trend | None]] = {}
+        self._first: dict[str, int] = {}  # place of the session's first point
 
     def check(self, view: View) -> Iterable[Signal]:
         timeline = view.timeline
         run = timeline.run
-        killed = next((m for m in reversed(run.moments) if m.event == "exception"), None)
+        killed = run.exception
         if killed is not None and is_host_oom(killed.detail.get("type"), killed.detail.get("message")):
             yield Signal(
                 "host_memory_forecast",
@@ -127,12 +127,12 @@ class HostMemoryForecast(BaseDetector):
         for by, series, end in (("rss", timeline.host.total_rss, limit), ("available", timeline.host.available, 0.0)):
             if end is None or (by == "rss" and not rss_counts(timeline, end)):
                 continue
-            first = 0 if since is None else bisect_left(series.points, since, key=lambda p: p.t_s)
+            first = self._first[by] = series.first_after(since, near=self._first.get(by, 0))
             if not _has_grown(series.points, first, rising=by == "rss"):
                 continue
             points = series.points[first:]
             if timeline.gaps:  # nothing grows while the machine sleeps: the line is drawn over wall seconds
-                points = [p._replace(t_s=timeline.wall_s(p.t_s)) for p in points]
+                points = [Point(timeline.wall_s(p.t_s), p.step, p.value) for p in points]
             line = self._line(by, series, points)
             if line is None:
                 continue

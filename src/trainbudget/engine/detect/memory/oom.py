@@ -163,7 +163,7 @@ def severity_of(moment: Moment, crime: Crime, timeline: Timeline) -> Severity | 
     session = run.session
     if session is not None and session.begin_s > moment.t_s:
         return Severity.WARNING
-    if any(m.event == "exception" and m.t_s >= moment.t_s for m in reversed(run.moments)):
+    if run.exception is not None and run.exception.t_s >= moment.t_s:
         return Severity.CRITICAL
     if timeline.last_step is not None and timeline.last_step.event.t_s > moment.t_s:
         return Severity.WARNING

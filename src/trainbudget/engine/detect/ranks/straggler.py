@@ -90,25 +90,28 @@ class Straggler(BaseDetector):
 
     def _judge(self, view: View, rank: RankView, views: list[RankView], step_s: float) -> _Late | None:
         others = [v for v in views if v is not rank]
-        clock_ratio = _ratio(rank.clock_hz, _median([v.clock_hz for v in others]))
-        wait_excess = _excess(rank.wait_s, _median([v.wait_s for v in others]))
         limit_s = view.limit(self.record, "ratio") * step_s
         comparable = [v for v in others if bool(v.befores_s) == bool(rank.befores_s)]
         usual = _median([v.lateness_s for v in comparable])
         excess = _excess(rank.lateness_s, usual)
-        if (
+        late = (
             excess is not None
             and usual is not None
             and excess >= limit_s
             and _beyond_their_spread(rank, comparable)
             and _consistent(rank.latenesses_s, usual + 0.5 * limit_s)
-        ):
+        )
+        if not late and rank.befores_s:
+            return None
+        clock_ratio = _ratio(rank.clock_hz, _median([v.clock_hz for v in others]))
+        wait_excess = _excess(rank.wait_s, _median([v.wait_s for v in others]))
+        if late and excess is not None:
             if wait_excess is not None and wait_excess >= 0.5 * excess:
                 cause = "input"
             else:
                 cause = "clock" if clock_ratio is not None and clock_ratio <= 0.95 else "unknown"
             return _Late(rank, excess, wait_excess or 0.0, clock_ratio, cause)
-        if not rank.befores_s and clock_ratio is not None and clock_ratio <= view.limit(self.record, "clock_ratio"):
+        if clock_ratio is not None and clock_ratio <= view.limit(self.record, "clock_ratio"):
             return _Late(rank, None, wait_excess or 0.0, clock_ratio, "clock")
         return None
 

@@ -8,15 +8,14 @@ first collective, and the clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from trainbudget.engine.detect.hardware.load import load_of
 from trainbudget.engine.timeline import Timeline
-from trainbudget.engine.tracks.host import RankTrack
+from trainbudget.engine.tracks.host import WORDS, RankTrack, is_running
 from trainbudget.engine.tracks.series import median
 from trainbudget.events import Rank
 
-#: Words of a rank that are looked at: four minutes at one in ten seconds.
-WORDS = 24
 #: Fewer say nothing about a habit.
 LEAST_WORDS = 8
 
@@ -87,16 +86,9 @@ def _view_of(track: RankTrack, begun_s: float) -> RankView | None:
 
 
 def _of_words(track: RankTrack, begun_s: float) -> RankView | None:
-    if track.last is None or not _running(track.last):
+    if track.last is None or not is_running(track.last) or len(track.telling) < LEAST_WORDS:
         return None
-    words: list[Rank] = []
-    step = 0
-    for word in track.window:
-        # A word without a new step says nothing new: long steps, or a rank that stands still and whose clock sleeps.
-        if word.t_s >= begun_s and word.step is not None and word.step > step and _running(word):
-            step = word.step
-            words.append(word)
-    words = words[-WORDS:]
+    words = list(track.telling) if track.telling[0].t_s >= begun_s else [w for w in track.telling if w.t_s >= begun_s]
     if len(words) < LEAST_WORDS:
         return None
     waits = _values([_wait(w) for w in words])
@@ -120,12 +112,12 @@ def _of_words(track: RankTrack, begun_s: float) -> RankView | None:
 
 def _since_s(track: RankTrack, begun_s: float) -> float:
     """When the first of the words that are looked at was said."""
-    told = [w.t_s for w in track.window if w.t_s >= begun_s][-WORDS:]
-    return told[0] if told else begun_s
-
-
-def _running(word: Rank) -> bool:
-    return word.state is None or word.state == "running"
+    first_s = begun_s
+    for word in islice(reversed(track.window), WORDS):
+        if word.t_s < begun_s:
+            break
+        first_s = word.t_s
+    return first_s
 
 
 def steps_come(timeline: Timeline) -> bool:
