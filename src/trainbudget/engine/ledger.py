@@ -6,14 +6,16 @@ a fact that comes later than its seconds' booking (a step that ends after a stal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from trainbudget.engine.timeline import HANG_FLOOR_S, Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.run import STARTUP_PHASES
 from trainbudget.engine.tracks.steps import WARMUP_STEPS, StepRecord, steady_from
-from trainbudget.events import AnyEvent, End, Event, Phase, Price, Step
+from trainbudget.events import AnyEvent, End, Event, Header, Phase, Price, Step
 
 USEFUL = ("compute",)
 OVERHEAD = ("startup", "warmup", "communication", "eval", "save", "log")
@@ -66,32 +68,26 @@ class Ledger:
         self._startup = True  # before the first step of a session
         self._training_ever = False
         self._stalling = False  # a standstill is being booked, and nothing has moved since
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Header: self._on_price,
+            Price: self._on_price,
+            Step: self._on_step,
+            Phase: self._on_phase,
+            Event: self._on_event,
+            End: self._on_end,
+        }
 
     # --- facts
 
     def feed(self, event: AnyEvent) -> None:
         time = self._time
-        if self._counted is not time.charged:
-            self._counts = None
         if not self._begun:
             self._begun, self.booked_s = True, time.started_s
-        if time.price is not self._price:
-            self._on_price()
-        kind = type(event)
-        if kind is Step:
-            self._stalling = False
-            self._on_step(event)  # type: ignore[arg-type]
-        elif kind is Phase:
-            self._stalling = False
-            phase = time.closed_phase
-            if phase is not None:
-                self._phases.append((time.wall_s(phase.start_s), time.wall_s(phase.end_s), phase.phase))
-                self._settle()
-        elif kind is Event:
-            self._on_event(event)  # type: ignore[arg-type]
-        elif kind is End:
-            self._flush_warming()
-            self._book_rest(time.wall_s())
+        if self._counted is not time.charged:
+            self._counts = None
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
         elif self._stalling or time.now_s - time.gaps_s - self.booked_s >= SETTLE_S:
             self._settle()
 
@@ -118,8 +114,10 @@ class Ledger:
             if bucket in self.seconds
         }
 
-    def _on_price(self) -> None:
+    def _on_price(self, event: AnyEvent) -> None:
         """The first price known holds for what was booked before it; a later one only for what comes after."""
+        if self._time.price is self._price:
+            return
         self._price = self._time.price
         self._rate = (self._price.per_gpu_hour or 0.0) / 3600.0 if self._price is not None else 0.0
         for bucket, seconds in self.unpriced.items():
@@ -132,6 +130,7 @@ class Ledger:
         record = self._time.last_step
         if record is None:
             return
+        self._stalling = False
         self._training_ever = True
         if self._time.steps.warming or self._warming:
             self._warming.append((event, record))
@@ -267,6 +266,17 @@ class Ledger:
         ]
 
     # --- moments
+
+    def _on_phase(self, event: Phase) -> None:
+        self._stalling = False
+        time, phase = self._time, self._time.closed_phase
+        if phase is not None:
+            self._phases.append((time.wall_s(phase.start_s), time.wall_s(phase.end_s), phase.phase))
+            self._settle()
+
+    def _on_end(self, event: End) -> None:
+        self._flush_warming()
+        self._book_rest(self._time.wall_s())
 
     def _on_event(self, event: Event) -> None:
         now = self._time.wall_s(event.t_s)
