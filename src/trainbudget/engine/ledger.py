@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from trainbudget.engine.step_parts import Parts, StepParts
 from trainbudget.engine.timeline import HANG_FLOOR_S, Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.run import STARTUP_PHASES
@@ -27,17 +28,10 @@ _PHASE_BUCKET = {"eval": "eval", "save": "save", "log": "log", "compile": "warmu
 PENDING_S = 120.0
 #: Nothing is final without a step before this: neither a stall nor a time out.
 SETTLE_S = min(PENDING_S, HANG_FLOOR_S)
-#: A step's optimizer phase this large is not a GPU's: on a GPU it is a few per cent of the step (it reads and writes each
-#: state once, while forward and backward read each weight per token); only a CPU optimizer takes a fifth.
-OFFLOAD_SHARE = 0.2
-#: A wait below this share of its step is not worth weighing.
-NEGLIGIBLE_WAIT = 0.02
 #: Parts that are less than any clock can tell apart are nothing to share by.
 NOTHING_S = 1e-9
 #: A gap between two steps below this is what is left of rounding.
 NO_GAP_S = 1e-6
-#: Utilization readings needed before a data wait is weighed with them.
-WAIT_READINGS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,7 @@ class Ledger:
         self._counts: tuple[int, int] | None = None  # used and unused charged GPUs, while one fact is booked
         self._counted: list[DeviceTrack] | None = None  # the charged devices of `_counts` where all have worked: it stays true
         self._rate = 0.0  # money a GPU-second at the price of now
-        self.wait_assumed = False  # a data wait was charged whole, the GPU's part in it being unknown
+        self._parts = StepParts(timeline)
         self._warming: list[tuple[Step, StepRecord]] = []
         self._phases: list[tuple[float, float, str]] = []  # closed, not yet passed by booked_s: start, end, phase (wall)
         self._startup = True  # before the first step of a session
@@ -95,6 +89,11 @@ class Ledger:
     def pending_s(self) -> float:
         """Wall seconds that are not booked yet."""
         return max(0.0, self._time.wall_s() - (self.booked_s if self._begun else self._time.started_s))
+
+    @property
+    def wait_assumed(self) -> bool:
+        """Whether a data wait was charged whole, the GPU's part in it being unknown."""
+        return self._parts.wait_assumed
 
     @property
     def charged_count(self) -> int:
@@ -160,7 +159,7 @@ class Ledger:
                 # Its waits lie between the steps inside it, but for the first one's, which was start-up.
                 self._book_merged(event, record, (record.wait_s or 0.0) * (record.count - 1), warm=warm)
             else:
-                self._book_split(end, self._inside(event, record, warm=warm))
+                self._book_split(end, self._parts.inside(event, record, warm=warm))
         elif record.count > 1:
             self._book_merged(event, record, (record.wait_s or 0.0) * record.count, warm=warm)
         else:
@@ -171,9 +170,9 @@ class Ledger:
         begin, end, wait = self.booked_s, record.end_s, record.wait_s or 0.0
         start = record.start_s if record.start_s > begin else begin
         waiting = start - wait if start - wait - begin > NO_GAP_S else begin
-        gap = self._gap(begin, waiting, event) if waiting > begin else []
-        waited = self._wait(start - waiting, event, record) if start > waiting else []
-        inside = self._inside(event, record, warm=warm)
+        gap = self._parts.gap(begin, waiting, event) if waiting > begin else []
+        waited = self._parts.wait(start - waiting, event, record) if start > waiting else []
+        inside = self._parts.inside(event, record, warm=warm)
         if not self._phases and event.step_s is None:
             self._book_split(end, [*gap, *waited, *inside])  # parts that add up to their time: all at once
         else:
@@ -181,89 +180,16 @@ class Ledger:
             self._book_split(start, waited)
             self._book_split(end, inside)
 
-    def _gap(self, begin: float, end: float, event: Step) -> list[tuple[str, float]]:
-        """The time between a step and the wait for the next one: collections of garbage are known, the rest is not."""
-        length = end - begin
-        pauses = self._time.pauses.recent
-        if not pauses or self._time.wall_s(pauses[-1][0]) <= begin:
-            return [("other", length)]
-        collected = 0.0
-        for t_s, duration_s in reversed(pauses):
-            end_s = self._time.wall_s(t_s)
-            if end_s <= begin:
-                break
-            collected += max(0.0, min(end_s, end) - max(end_s - duration_s, begin))
-        known = event.gpu_busy_s is not None or any(d.utilization_last_minute() is not None for d in self._time.owned)
-        collected = min(collected, length)
-        return [("host_gap" if known else "compute", collected), ("other", length - collected)]
-
     def _book_merged(self, event: Step, record: StepRecord, wait_s: float, *, warm: bool) -> None:
         """A merged line: its waits and gaps lie between the steps inside it, nobody knows where."""
         span = record.end_s - self.booked_s
         inside = min(span, record.duration_s * record.count)
         wait_s = min(wait_s, span - inside) if event.step_s is not None else min(wait_s, span)
         if wait_s > 0.0:
-            self._book_split(self.booked_s + wait_s, self._wait(wait_s, event, record))
+            self._book_split(self.booked_s + wait_s, self._parts.wait(wait_s, event, record))
         if event.step_s is not None:
             self._book(record.end_s - inside, "other")
-        self._book_split(record.end_s, self._inside(event, record, warm=warm))
-
-    def _wait(self, length: float, event: Step, record: StepRecord) -> list[tuple[str, float]]:
-        """A data wait: waste for the part in which the GPU was idle, the rest is compute that overlapped it."""
-        idle = length
-        if event.data_wait_idle_s is not None:
-            idle = min(length, event.data_wait_idle_s)
-        elif length > NEGLIGIBLE_WAIT * record.duration_s:
-            utilization = self._utilization(record)
-            if utilization is None:
-                self.wait_assumed = True
-            else:
-                idle = min(length, (1.0 - utilization) * (length + record.duration_s * record.count))
-        return [("data_wait", idle)] if idle == length else [("data_wait", idle), ("compute", length - idle)]
-
-    def _utilization(self, record: StepRecord) -> float | None:
-        """Utilization of the busiest owned GPU over the last minute (or the last readings of longer steps)."""
-        span = 3.0 * record.interval_s * record.count
-        since = self._time.now_s - span
-        values = [
-            d.utilization_last_minute(minimum=WAIT_READINGS) if span <= 60.0 else d.utilization_mean(since, minimum=WAIT_READINGS)
-            for d in self._time.owned
-        ]
-        return max((v for v in values if v is not None), default=None)
-
-    def _inside(self, event: Step, record: StepRecord, *, warm: bool) -> list[tuple[str, float]]:
-        if event.skipped or self._time.steps.is_repeated(event):
-            return [("lost", record.duration_s * record.count)]
-        if warm:
-            return [("warmup", record.duration_s * record.count)]
-        return self._shares(event, record)
-
-    def _shares(self, event: Step, record: StepRecord) -> list[tuple[str, float]]:
-        """The step's own seconds by bucket; sums to its duration. What is not known stays in compute."""
-        whole = record.duration_s * record.count
-        idle = max(0.0, whole - event.gpu_busy_s) if event.gpu_busy_s is not None else 0.0
-        if self._time.last_spike is not None and record is self._time.last_step and self._time.recompiled:
-            compiled = idle if event.gpu_busy_s is not None else self._time.last_spike.extra_s
-            return [("warmup", compiled), ("compute", whole - compiled)]
-        optimizer = event.optimizer_s or 0.0
-        if optimizer > OFFLOAD_SHARE * whole and event.gpu_busy_s is None:
-            utilization = self._utilization(record)
-            idle = min(optimizer, (1.0 - utilization) * whole) if utilization is not None else 0.0
-        offload = min(idle, optimizer) if optimizer > OFFLOAD_SHARE * whole else 0.0
-        communication = min(event.communication_s, whole - idle) if event.communication_s else 0.0
-        compute = whole - idle - communication
-        padding = 0.0
-        if event.tokens and event.useful_tokens is not None:
-            padding = compute * min(1.0, max(0.0, 1.0 - event.useful_tokens / event.tokens))
-        if compute == whole and not padding:
-            return [("compute", compute)]
-        return [
-            ("compute", compute - padding),
-            ("padding", padding),
-            ("communication", communication),
-            ("optimizer_offload", offload),
-            ("host_gap", idle - offload),
-        ]
+        self._book_split(record.end_s, self._parts.inside(event, record, warm=warm))
 
     # --- moments
 
@@ -353,7 +279,7 @@ class Ledger:
         if length > 0.0:
             self._book_split(until, [(bucket, length)], over_phases=over_phases)
 
-    def _book_split(self, until: float, parts: list[tuple[str, float]], *, over_phases: bool = True) -> None:
+    def _book_split(self, until: float, parts: Parts, *, over_phases: bool = True) -> None:
         """Book everything until `until`: phases take their seconds first, the rest is shared like `parts`."""
         begin = self.booked_s
         length = until - begin
@@ -362,7 +288,7 @@ class Ledger:
         rest = length
         if self._phases:
             if over_phases:
-                for bucket, seconds in self._phase_seconds(begin, until):
+                for bucket, seconds in _phase_seconds(self._phases, begin, until):
                     self._put(bucket, seconds)
                     rest -= seconds
             self._phases = [p for p in self._phases if p[1] > until]
@@ -382,20 +308,6 @@ class Ledger:
         for bucket, seconds in parts:
             if seconds > 0.0:
                 self._put(bucket, seconds * scale)
-
-    def _phase_seconds(self, begin: float, until: float) -> list[tuple[str, float]]:
-        """Seconds of each phase in the interval; where phases nest, the innermost (begun last) has the time."""
-        inside = [(max(s, begin), min(e, until), s, name) for s, e, name in self._phases if s < until and e > begin]
-        if len(inside) == 1:
-            low, high, _, name = inside[0]
-            return [(_PHASE_BUCKET.get(name, "other"), high - low)] if high > low else []
-        edges = sorted({x for low, high, _, _ in inside for x in (low, high)})
-        out = []
-        for low, high in pairwise(edges):
-            over = [(s, -e, name) for a, e, s, name in inside if a <= low and e >= high]
-            if over:
-                out.append((_PHASE_BUCKET.get(max(over)[2], "other"), high - low))
-        return out
 
     def _charged(self) -> tuple[int, int]:
         """How many charged GPUs are in use, and how many have never been."""
@@ -426,6 +338,21 @@ class Ledger:
             self.unpriced[bucket] = self.unpriced.get(bucket, 0.0) + gpu_s
         else:
             self.cost[bucket] = self.cost.get(bucket, 0.0) + gpu_s * self._rate
+
+
+def _phase_seconds(phases: list[tuple[float, float, str]], begin: float, until: float) -> Parts:
+    """Seconds of each phase in the interval; where phases nest, the innermost (begun last) has the time."""
+    inside = [(max(s, begin), min(e, until), s, name) for s, e, name in phases if s < until and e > begin]
+    if len(inside) == 1:
+        low, high, _, name = inside[0]
+        return [(_PHASE_BUCKET.get(name, "other"), high - low)] if high > low else []
+    edges = sorted({x for low, high, _, _ in inside for x in (low, high)})
+    out = []
+    for low, high in pairwise(edges):
+        over = [(s, -e, name) for a, e, s, name in inside if a <= low and e >= high]
+        if over:
+            out.append((_PHASE_BUCKET.get(max(over)[2], "other"), high - low))
+    return out
 
 
 #: Buckets that hold for every charged GPU, used or not.
