@@ -35,7 +35,7 @@ class OomForecast(BaseDetector):
         condition="A significant trend, or a batch that is known to come, meets the limit within the rest of the run. "
         "Critical when it is less than 10 minutes away.",
         silent="Without a limit (a MIG slice of unknown size), without a trend, when the run ends before; beyond 5 times the "
-        "span over which the trend was seen.",
+        "span over which the trend was seen; in a first epoch that ends, as planned, well before the limit could be met.",
         evidence={
             **STANDING_EVIDENCE,
             **GROWTH_EVIDENCE,

@@ -23,7 +23,8 @@ class MemoryLeak(BaseDetector):
         condition="What is allocated between steps grows with a significant trend (Mann-Kendall z >= 3.3) that still lasts; "
         "warning where it meets the limit within the run (or the limit is unknown), information where it does not.",
         silent="In the first 5 steps of a session; for peaks that follow the length of the batch; where the growth of an epoch "
-        "is given back at its end; where the allocator is not read (its cache grows by itself).",
+        "is given back at its end (information only, until the first epoch's planned end has passed or the limit comes first); "
+        "where the allocator is not read (its cache grows by itself).",
         evidence={**STANDING_EVIDENCE, **GROWTH_EVIDENCE},
         thresholds=(
             *SPANS,

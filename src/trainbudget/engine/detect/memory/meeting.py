@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from trainbudget.engine.detect.base import Signal, View
 from trainbudget.engine.detect.memory.growth import Growth, growth_of
 from trainbudget.engine.detect.memory.standing import Standing, standing
+from trainbudget.engine.epochs import planned_epochs
 from trainbudget.engine.forecast import REACH, pace_s
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.findings import CodeRecord, Forecast, Threshold
 
 MIB = float(2**20)
+#: Of an epoch, after its end: time to see that the growth was not given back, and to save.
+EPOCH_MARGIN = 0.25
 #: Seconds for which an unchanged growth is not judged again.
 KEEP_S = 20.0
 
@@ -39,10 +42,12 @@ def meeting(
     least_steps: float,
     least_s: float,
     reach: float = REACH,
+    epochs_seen: int | None = None,
 ) -> Meeting | None:
     """When `growth` has used up what the level may rise to (`room_bytes`), or None where there is no limit to meet.
 
     A short observation may only look a short way ahead: twice its span below 2 x `least_steps`, then `reach` times.
+    `epochs_seen`: of so many epochs a level is known; None = epochs as announced.
     """
     if room_bytes is None:
         return None
@@ -59,6 +64,7 @@ def meeting(
         due = False
     else:
         due = ahead <= growth.span_steps * (2.0 if growth.span_steps < 2.0 * least_steps else reach)
+        due = due and not _may_be_given_back(timeline, low, epochs_seen)
     return Meeting(
         growth=growth,
         forecast=Forecast(
@@ -72,6 +78,18 @@ def meeting(
         within_run=total is None or at <= total,
         due=due,
     )
+
+
+def _may_be_given_back(timeline: Timeline, low_step: float, epochs_seen: int | None) -> bool:
+    """Whether the first epoch ends, where its length is known, well before the limit can be met: outputs kept for an epoch's
+    metrics are freed then, and until then look like a leak. In the second epoch it is known."""
+    run = timeline.run
+    total, epochs = timeline.steps_total, planned_epochs(timeline.header.settings)
+    if total is None or epochs is None or epochs <= 1.0 or not run.epochs:
+        return False
+    if (run.epochs_total if epochs_seen is None else epochs_seen) > 1 or run.epochs[0].first_step is None:
+        return False
+    return low_step > run.epochs[0].first_step + (1.0 + EPOCH_MARGIN) * total / epochs
 
 
 SPANS = (
@@ -99,6 +117,7 @@ def rest_meeting(device: DeviceTrack, view: View, record: CodeRecord) -> tuple[G
         error_bytes=now.room_error,
         least_steps=view.limit(record, "least_steps"),
         least_s=view.limit(record, "least_s"),
+        epochs_seen=len(device.memory.epochs),
     )
     return growth, met, now
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from trainbudget.engine.epochs import planned_epochs
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.series import median
 from trainbudget.engine.tracks.step_shares import StepShares
@@ -52,6 +53,7 @@ class InputEvidence:
     wants_cpu: bool  # whether whoever loads the data takes part in the load; true where it is not known
     first_epoch: bool  # of several, or of an unknown number
     later_epoch: bool  # the data has been read once already
+    host_open: bool  # the host is watched and has not said anything about the waits yet
 
 
 def evidence_of(timeline: Timeline, shares: StepShares) -> InputEvidence:
@@ -76,8 +78,9 @@ def evidence_of(timeline: Timeline, shares: StepShares) -> InputEvidence:
         burst_period=_rhythm(shares.waits_s, workers),
         token_correlation=_token_correlation(timeline),
         wants_cpu=loading is None or workers is None or loading / loaders >= fair,
-        first_epoch=epochs == 1 and _epochs_planned(timeline) != 1,
+        first_epoch=epochs == 1 and planned_epochs(timeline.header.settings) != 1,
         later_epoch=epochs > 1,
+        host_open=not readings and timeline.host.last is not None,
     )
 
 
@@ -99,7 +102,7 @@ def cause_of(evidence: InputEvidence) -> str | None:
         return None if evidence.first_epoch else "storage"
     if is_burst(evidence):
         return "burst"
-    if evidence.workers is None:
+    if evidence.workers is None or (evidence.workers and evidence.host_open):
         return None
     if evidence.workers and evidence.cpu_count is not None and evidence.workers >= evidence.cpu_count and cpu is None:
         return "cpu"
@@ -122,15 +125,6 @@ def _workers(timeline: Timeline) -> int | None:
         value = settings.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
-    return None
-
-
-def _epochs_planned(timeline: Timeline) -> float | None:
-    settings = timeline.header.settings or {}
-    for name in ("num_train_epochs", "max_epochs"):
-        value = settings.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
-            return float(value)
     return None
 
 
