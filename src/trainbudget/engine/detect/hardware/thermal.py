@@ -66,8 +66,10 @@ class ThermalThrottle(BaseDetector):
     def _worth(self, view: View, device: DeviceTrack) -> bool:
         if device.last is None:
             return False
-        if device.last.throttle is not None:
-            return lately_flagged(device, THERMAL_FLAGS | UNCLEAR_FLAGS)
+        if lately_flagged(device, THERMAL_FLAGS | UNCLEAR_FLAGS):
+            return True
+        if device.window and device.window[-1].throttle is not None:
+            return False  # flags are told, and say nothing of heat
         temperature = device.last.temperature_c
         return temperature is not None and temperature >= view.limit(self.record, "hot_c")
 

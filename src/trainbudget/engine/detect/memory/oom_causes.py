@@ -155,9 +155,12 @@ def _states(crime: Crime, device: DeviceTrack, timeline: Timeline, now: Standing
         return "optimizer_state"
     before = track.early_level if track.early_level is not None else track.begin_allocated
     after = track.first_rest if track.first_rest is not None else crime.told
+    state = optimizer_state_bytes(timeline)
+    if steps == 0 and state and track.early_peak is not None and now.capacity is not None:
+        # Micro-batches have fitted, and none of them leaves room for the states that the first step makes.
+        return "optimizer_state" if track.early_peak <= now.capacity < track.early_peak + state else None
     if steps != 1 or before is None or after is None:
         return None
-    state = optimizer_state_bytes(timeline)
     grown = after - before
     states = max(grown, 0.0) if state is None else min(state, max(grown, 0.0))
     limit = now.limit or crime.total

@@ -13,7 +13,17 @@ from trainbudget.engine.tracks.memory import MemoryTrack
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 
 #: Findings that say why there is no room, and more than that.
-_EXPLAINED = frozenset({"memory_leak", "oom_forecast", "foreign_memory", "stale_holder", "rank_extra_memory", "resume_excess"})
+_EXPLAINED = frozenset(
+    {
+        "memory_leak",
+        "oom_forecast",
+        "foreign_memory",
+        "stale_holder",
+        "rank_extra_memory",
+        "resume_excess",
+        "eval_accumulation",
+    }
+)
 
 
 class MemoryPressure(BaseDetector):
@@ -27,7 +37,7 @@ class MemoryPressure(BaseDetector):
         condition="The allocator flushes its cache in every second step or more (the steps wait for it); or the peak leaves less "
         "than 3 % of the limit (information: 8 %); or the cache leaves less than 1 GiB for libraries outside of it.",
         silent="For a cache that is large but can be given back; in trials; while the driver moves data to the host "
-        "(system_memory_spill); where a leak, others on the device or a resume are found as the reason; without a limit.",
+        "(system_memory_spill); where a leak, others on the device, a resume or an evaluation are found as the reason; without a limit.",
         evidence={
             **STANDING_EVIDENCE,
             "room_bytes": "limit minus context, others and the highest peak",
@@ -135,7 +145,7 @@ class MemoryPressure(BaseDetector):
         if room >= view.limit(self.record, "info_ratio") * now.limit:
             return None
         host = view.timeline.header.host
-        if host is not None and host.platform in PLATFORMS and (slowed(view.timeline) or 0.0) >= 2.0:
+        if host is not None and host.platform in PLATFORMS and (slowed(view.timeline, steps=1) or 0.0) >= 2.0:
             return None  # it may be spilling: that is another finding
         tight = room < view.limit(self.record, "warning_ratio") * now.limit
         return self._signal(

@@ -16,12 +16,12 @@ PLATFORMS = ("windows", "wsl")
 LEAST_STEPS = 3
 
 
-def slowed(timeline: Timeline) -> float | None:
+def slowed(timeline: Timeline, *, steps: int = LEAST_STEPS) -> float | None:
     """Median of the newest steps over that of the first steady ones, or None before either is known."""
     baseline, recent = timeline.steps.baseline_s(), timeline.steps.recent
-    if not baseline or len(recent) < LEAST_STEPS:
+    if not baseline or len(recent) < steps:
         return None
-    newest = sorted(recent[-place].duration_s for place in range(1, LEAST_STEPS + 1))
+    newest = sorted(recent[-place].duration_s for place in range(1, steps + 1))
     return newest[len(newest) // 2] / baseline
 
 

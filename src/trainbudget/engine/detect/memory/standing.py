@@ -125,19 +125,40 @@ def context_of(device: DeviceTrack, timeline: Timeline) -> float | None:
 
 def others_of(device: DeviceTrack, timeline: Timeline, context: float | None) -> float | None:
     """What others hold, or None. The driver's own attribution counts only where it recognises this process."""
-    last, track = device.last, device.memory
+    last = device.last
     rows = last.processes if last is not None else None
+    outside = _outside(device, timeline, context)
     if rows and any(r.own for r in rows):
+        held = [r.memory_bytes for r in rows]
         foreign = [r.memory_bytes for r in rows if not r.own]
         if all(value is not None for value in foreign):
-            return sum(value for value in foreign if value is not None)
+            listed = sum(value for value in foreign if value is not None)
+            if outside is None or any(value is None for value in held):
+                return listed
+            return listed + _unlisted(device, sum(value for value in held if value is not None), outside - listed)
+    return outside
+
+
+def _outside(device: DeviceTrack, timeline: Timeline, context: float | None) -> float | None:
+    """What is in use beyond our allocator and our context."""
+    last, track = device.last, device.memory
     if not track.outside or context is None:
         return None
-    newest = sorted(list(track.outside)[-3:])[0]  # the lowest of three: one early reading must not look like somebody else
+    newest = min(list(track.outside)[-3:])  # the lowest of three: one early reading must not look like somebody else
     if last is not None and last.context_bytes is not None:
         # A measured context leaves the libraries' buffers and the driver's part unexplained.
         return max(0.0, newest - max(last.context_bytes, min(track.outside_low or 0.0, most_own(device, timeline))))
     return max(0.0, newest - context)
+
+
+def _unlisted(device: DeviceTrack, listed_bytes: float, outside_bytes: float) -> float:
+    """Memory of processes that the driver does not list: it names only those of its own container or session. Both what no row
+    holds and what is beyond our allocator must say so; rows are read less often than the use, so small differences say nothing."""
+    used = device.last.memory_used_bytes if device.last is not None else None
+    if used is None:
+        return 0.0
+    hidden = min(used - listed_bytes - driver_part(device), outside_bytes)
+    return hidden if hidden >= OTHERS_BYTES else 0.0
 
 
 def most_own(device: DeviceTrack, timeline: Timeline) -> float:
