@@ -127,14 +127,16 @@ class Model(Fact, tag="model"):
 
 
 class LongBatch(msgspec.Struct, omit_defaults=True, gc=False, kw_only=True):
-    step: int
+    """One of the longest micro-batches of the data set; `step` is None where it comes at a step that nobody knows."""
+
+    step: int | None = None
     tokens: float
 
 
 class Plan(Fact, tag="plan"):
     """What the planner knows of the future: peaks by tokens, the longest batches, the peak of each phase."""
 
-    peak_by_tokens: list[list[float]] | None = None  # [[tokens, bytes, low, high]]
+    peak_by_tokens: list[list[float]] | None = None  # [[tokens of a micro-batch, bytes in the allocator, low, high]]
     longest: list[LongBatch] | None = None
     phase_peaks: dict[str, float] | None = None
 

@@ -209,7 +209,7 @@ def _compare(args: argparse.Namespace, planner: Planner, request: PlanRequest) -
     from trainbudget.plan.hardware import require_gpu
     from trainbudget.plan.planner import on_card
 
-    planner.search = False
+    planner.search = planner.shapes = False
     found: list[tuple[str, Plan | str]] = []
     for name in (n.strip() for n in args.gpus.split(",") if n.strip()):
         card = require_gpu(name)

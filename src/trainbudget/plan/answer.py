@@ -11,6 +11,7 @@ from typing import Any
 from trainbudget.plan import prices
 from trainbudget.plan.changes import Change
 from trainbudget.plan.memory import Interval, MemoryPrediction
+from trainbudget.plan.peaks import ShapePeak
 from trainbudget.plan.request import PlanRequest
 from trainbudget.plan.script.protocol import Facts
 from trainbudget.plan.step_time import Estimate, StepTime
@@ -46,6 +47,7 @@ class Plan:
     changes: tuple[Change, ...]
     not_understood: tuple[str, ...]
     facts: Facts | None = None
+    peaks: tuple[ShapePeak, ...] = ()
     parameters: int | None = None
     trainable_parameters: int | None = None
 
@@ -85,6 +87,9 @@ class Plan:
         out["price"] = None if self.price is None else _price_json(self.price)
         out["preprocess_cost"] = None if run is None or run.preprocess_cost is None else _estimate_json(run.preprocess_cost)
         out["longest_batches"] = [] if self.facts is None else [{"step": s, "tokens": t} for s, t in self.facts.long_batches]
+        out["peak_by_tokens"] = [
+            {"tokens": p.tokens, "value": p.reserved.value, "low": p.reserved.low, "high": p.reserved.high} for p in self.peaks
+        ]
         out["script_startup_s"] = None if self.facts is None else self.facts.startup_s or None
         out["flops_per_step"] = None if step is None else step.model_flops
         return out

@@ -47,17 +47,34 @@ def budget_fact(plan: Mapping[str, Any], *, source: str = "plan") -> events.Budg
         tokens_per_s=number("tokens_per_s"),
         steps_total=number("steps"),
         flops_per_step=number("flops_per_step"),
+        optimizer_state_bytes=_optimizer_state(plan, source),
         source=source,
     )
 
 
+def _optimizer_state(plan: Mapping[str, Any], source: str) -> events.Number:
+    """What the first optimizer step will add, where the peak of the plan contains it."""
+    size = ((plan.get("memory") or {}).get("categories") or {}).get("optimizer_state")
+    return None if not size else events.Bound(value=float(size), source=source)
+
+
 def plan_fact(plan: Mapping[str, Any]) -> events.Plan:
-    """What the plan knows of the future: the peak of each phase and the longest batches."""
+    """What the plan knows of the future: the peak of each phase, the longest batches, and the peak at their lengths."""
     longest = [events.LongBatch(step=b["step"], tokens=float(b["tokens"])) for b in plan.get("longest_batches") or []]
     memory = plan.get("memory") or {}
-    device: Mapping[str, Any] = memory.get("device_bytes") or {}
-    # The plan's memory is that of the longest batch.
-    known = bool(longest) and bool(device)
-    peaks = [[max(b.tokens for b in longest), device["value"], device["low"], device["high"]]] if known else None
-    phases = {name: float(size) for name, size in (memory.get("peak_by_phase") or {}).items()}
-    return events.Plan(peak_by_tokens=peaks, longest=longest or None, phase_peaks=phases or None)
+    phases = {_PHASES.get(name, name): float(size) for name, size in (memory.get("peak_by_phase") or {}).items()}
+    peaks = _peaks(plan, longest) if longest else []
+    return events.Plan(peak_by_tokens=peaks or None, longest=longest or None, phase_peaks=phases or None)
+
+
+#: A plan's phases that a live run calls otherwise.
+_PHASES = {"evaluation": "eval"}
+
+
+def _peaks(plan: Mapping[str, Any], longest: list[events.LongBatch]) -> list[list[float]]:
+    """[[tokens, bytes, low, high]]: what the allocator holds. An older plan knows the longest batch's peak alone."""
+    rows = [[float(p["tokens"]), float(p["value"]), float(p["low"]), float(p["high"])] for p in plan.get("peak_by_tokens") or []]
+    reserved = (plan.get("memory") or {}).get("reserved_bytes")
+    if rows or not reserved:
+        return rows
+    return [[max(b.tokens for b in longest), float(reserved["value"]), float(reserved["low"]), float(reserved["high"])]]

@@ -26,6 +26,7 @@ from trainbudget.plan.memory import (
     predict_memory,
     spec_of,
 )
+from trainbudget.plan.peaks import peaks_by_tokens
 from trainbudget.plan.request import Charges, PlanRequest
 from trainbudget.plan.script.protocol import Facts
 from trainbudget.plan.step_time import Estimate, StepTime, estimate_step_time
@@ -53,6 +54,7 @@ class Planner:
     today: datetime.date | None = None
     machine: Instance = field(default_factory=Instance)
     search: bool = True
+    shapes: bool = True  # trace shorter batches too, where the data set's lengths are known
     say: Callable[[str], None] = lambda text: None
 
     def plan(self, request: PlanRequest) -> Plan:
@@ -89,6 +91,7 @@ class Planner:
             changes=changes,
             not_understood=tuple(dict.fromkeys([*memory.not_understood, *facts.notes, *step.notes, *_card_notes(request.gpu)])),
             facts=facts,
+            peaks=peaks_by_tokens(self.tracer, request.spec, target, memory) if self.shapes else (),
             parameters=trace.parameter_elements,
             trainable_parameters=trace.trainable_elements,
         )

@@ -32,7 +32,9 @@ def render_plan(plan: Plan, *, width: int = 100, unicode: bool = True, batches: 
     lines += _changes(plan, width)
     if batches:
         known = plan.facts.long_batches if plan.facts is not None else []
-        told = [f"step {s:,}: {t:,} tokens" for s, t in known] or ["not known: the data set is not tokenised, or has no length"]
+        told = [f"{'some step' if s is None else f'step {s:,}'}: {t:,} tokens" for s, t in known] or [
+            "not known: the data set is not tokenised, or has no length"
+        ]
         lines += _bullets("longest batches", told, width)
     lines += _bullets("assumed or not modelled", list(plan.not_understood), width)
     text = "\n".join(lines) + "\n"

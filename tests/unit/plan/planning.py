@@ -20,10 +20,12 @@ class FakeTracer:
     def __init__(self, facts: Facts | None = None, failing: str | None = None) -> None:
         self.facts = facts or Facts(framework="plan", title="fake · full", spec={})
         self.asked: list[TrainSpec] = []
+        self.shapes: list[tuple[TrainSpec, bool]] = []
         self._failing = failing
 
     def trace(self, spec: TrainSpec, target: TargetGpu, *, longest: bool = True) -> Trace:
         self.asked.append(spec)
+        self.shapes.append((spec, longest))
         if self._failing is not None:
             raise TraceFailed(self._failing)
         part = 0.1 if spec.activation_checkpointing else 1.0

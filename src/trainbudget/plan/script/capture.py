@@ -45,6 +45,11 @@ class Catch:
     facts: Facts | None = None  # of a refused run, for the analytic answer
     notes: list[str] = field(default_factory=list)
 
+    def note(self, text: str) -> None:
+        """Remember one line for the answer, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def stop(self) -> None:
         """Leave the script."""
         raise Stop

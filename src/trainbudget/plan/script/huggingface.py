@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from trainbudget.plan.memory import Trace, TrainSpec, spec_of, trace_step
+from trainbudget.plan.script.batches import scan
 from trainbudget.plan.script.capture import Captured, Catch, WithCompanions, on_simulated_device, reshaped, shape_of
 from trainbudget.plan.script.host import scratch_folder
 from trainbudget.plan.script.huggingface_facts import (
     asks_for_checkpointing,
     facts_of,
     kind_of_checkpointing,
-    longest_batch,
     optimizer_steps,
 )
 from trainbudget.plan.script.protocol import Question
@@ -43,7 +43,7 @@ def intercept(patches: Patches, catch: Catch) -> None:
     import transformers
 
     sharding = _Sharding()
-    _tame_arguments(patches, transformers.TrainingArguments, sharding)
+    _tame_arguments(patches, transformers.TrainingArguments, sharding, catch)
     trainer_class = transformers.Trainer
     train = trainer_class.train
 
@@ -86,7 +86,7 @@ class _AnyMetric(dict[str, float]):
         return 1.0
 
 
-def _tame_arguments(patches: Patches, arguments: Any, sharding: _Sharding) -> None:
+def _tame_arguments(patches: Patches, arguments: Any, sharding: _Sharding, catch: Catch) -> None:
     init = arguments.__post_init__
 
     @functools.wraps(init)
@@ -97,11 +97,21 @@ def _tame_arguments(patches: Patches, arguments: Any, sharding: _Sharding) -> No
             if getattr(self, name, None) is not None:
                 setattr(self, name, None)
         _take_sharding(self, sharding)
+        _leave_the_cpu(self, catch)
         if hasattr(self, "torch_compile"):
             self.torch_compile, self.torch_compile_backend, self.torch_compile_mode = False, None, None
         init(self)
 
     patches.put(arguments, "__post_init__", post_init)
+
+
+def _leave_the_cpu(args: Any, catch: Catch) -> None:
+    """A script that asks for the CPU (a smoke test, a laptop) is planned for the card that was asked for, and told so."""
+    asked = [name for name in ("use_cpu", "no_cuda", "use_mps_device") if getattr(args, name, False)]
+    for name in asked:
+        setattr(args, name, False)
+    if asked:
+        catch.note(f"the script trains on another device ({asked[0]}=True): planned as if it trained on the GPU")
 
 
 def _take_sharding(args: Any, sharding: _Sharding) -> None:
@@ -130,16 +140,16 @@ def _capture(trainer: Any, catch: Catch, sharding: _Sharding) -> Captured:
     args = trainer.args
     loader = trainer.get_train_dataloader()
     batches = _first_batches(loader, min(2, args.gradient_accumulation_steps))
-    longest, long_batches, ratio = longest_batch(trainer, loader, batches[0], catch.world_size)
-    facts = facts_of(trainer, catch, sharding.strategy, longest)
-    facts.long_batches, facts.token_ratio = long_batches, ratio
+    found = scan(loader, batches[0], batches_per_step=args.gradient_accumulation_steps * catch.world_size)
+    facts = facts_of(trainer, catch, sharding.strategy, found.batch)
+    facts.long_batches, facts.token_ratio, facts.first_batch = found.long_batches, found.token_ratio, shape_of(batches[0])
     facts.steps = optimizer_steps(args, loader, world_size=catch.world_size, kept=min(catch.kept, default=1.0))
     facts.notes.extend(catch.notes)
     base = spec_of(facts.spec)
 
     def trace(question: Question) -> Trace:
         catch.host.enabled = False
-        return _trace(trainer, question, longest if question.longest else batches[0], base)
+        return _trace(trainer, question, found.batch if question.longest else batches[0], base)
 
     return Captured(facts=facts, trace=trace)
 

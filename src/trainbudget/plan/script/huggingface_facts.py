@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,43 +72,6 @@ def facts_of(trainer: Any, catch: Catch, strategy: str | None, batch: Any) -> Fa
         model_config=config.to_dict() if hasattr(config, "to_dict") else None,
         notes=notes,
     )
-
-
-def longest_batch(trainer: Any, loader: Any, first: Any, world_size: int = 1) -> tuple[Any, list[tuple[int, int]], float]:
-    """The batch with most tokens, the steps where the five largest come, and mean over longest tokens.
-
-    Only for data sets whose examples are tokenised already; otherwise the first batch stands for all.
-    """
-    data: Any = getattr(loader, "dataset", None)
-    sampler, collate = getattr(loader, "batch_sampler", None), getattr(loader, "collate_fn", None)
-    try:
-        lengths = _lengths(data)
-        if lengths is None or sampler is None or collate is None:
-            return first, [], 1.0
-        picks = [list(indices) for indices in sampler]
-        sizes = [max(lengths[i] for i in p) * len(p) for p in picks if p]
-        order = sorted(range(len(sizes)), key=lambda i: -sizes[i])[:5]
-        per_step = trainer.args.gradient_accumulation_steps * world_size  # ranks take batches in turn
-        chosen = collate([data[i] for i in picks[order[0]]])
-        _, padded = shape_of(first)
-        if padded is not None and (shape_of(chosen)[1] or 0) < padded:
-            chosen = first
-        return chosen, [(i // per_step + 1, sizes[i]) for i in order], sum(sizes) / len(sizes) / sizes[order[0]]
-    except (TypeError, KeyError, IndexError, AttributeError, ValueError):
-        return first, [], 1.0
-
-
-def _lengths(data: Any) -> list[int] | None:
-    """Tokens of every example of a map-style, tokenised data set of at most 200,000 examples (seconds to read)."""
-    if data is None or not hasattr(data, "__len__") or len(data) > 200_000:
-        return None
-    columns = getattr(data, "column_names", None)
-    if columns is not None:
-        return [len(x) for x in data["input_ids"]] if "input_ids" in columns else None
-    first = data[0]
-    if not isinstance(first, Mapping) or "input_ids" not in first:
-        return None
-    return [len(data[i]["input_ids"]) for i in range(len(data))]
 
 
 def optimizer_steps(args: Any, loader: Any, *, world_size: int = 1, kept: float = 1.0) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from trainbudget.plan.memory import Trace, TrainSpec, spec_of, trace_step
+from trainbudget.plan.script.batches import scan
 from trainbudget.plan.script.capture import Captured, Catch, on_simulated_device, reshaped, shape_of
 from trainbudget.plan.script.protocol import Facts, Question
 from trainbudget.plan.simulated_device.cuda import Patches
@@ -69,15 +70,18 @@ def _capture(trainer: Any, module: Any, loaders: Any, datamodule: Any, catch: Ca
         catch.refused = "manual optimization (automatic_optimization=False): the step is the script's own and cannot be traced"
         catch.stop()
     loader = _train_loader(trainer, module, loaders, datamodule, catch.prepare_data)
-    batch = next(iter(loader))
-    facts = _facts(trainer, module, batch, loader, catch)
+    first = next(iter(loader))
+    accumulation = int(trainer._trainbudget_asked.get("accumulate_grad_batches") or 1)
+    found = scan(loader, first, batches_per_step=accumulation * _ranks(trainer._trainbudget_asked, catch))
+    facts = _facts(trainer, module, found.batch, loader, catch)
+    facts.long_batches, facts.token_ratio, facts.first_batch = found.long_batches, found.token_ratio, shape_of(first)
     trainer._trainbudget_steps = facts.steps
     facts.notes.extend(catch.notes)
     base = spec_of(facts.spec)
 
     def trace(question: Question) -> Trace:
         catch.host.enabled = False
-        return _trace(module, question, batch, base)
+        return _trace(module, question, found.batch if question.longest else first, base)
 
     return Captured(facts=facts, trace=trace)
 
@@ -102,9 +106,7 @@ def _facts(trainer: Any, module: Any, batch: Any, loader: Any, catch: Catch) -> 
     asked = trainer._trainbudget_asked
     examples, tokens = shape_of(batch)
     precision = _PRECISION.get(str(asked.get("precision") or "32"), "fp32")
-    devices = asked.get("devices")
-    count = devices if isinstance(devices, int) and devices > 0 else len(devices) if isinstance(devices, (list, tuple)) else 1
-    count = max(count * int(asked.get("num_nodes") or 1), catch.world_size)
+    count = _ranks(asked, catch)
     strategy = asked.get("strategy") or "auto"
     name = strategy if isinstance(strategy, str) else type(strategy).__name__.removesuffix("Strategy").lower()
     accumulation = int(asked.get("accumulate_grad_batches") or 1)
@@ -116,6 +118,8 @@ def _facts(trainer: Any, module: Any, batch: Any, loader: Any, catch: Catch) -> 
         except TypeError:
             steps = None
     notes = list(catch.built.notes)
+    if asked.get("accelerator") in ("cpu", "mps"):
+        notes.append(f"the script trains on another device (accelerator={asked['accelerator']!r}): planned as if on the GPU")
     if not isinstance(strategy, str):
         notes.append(f"options of {type(strategy).__name__} are not read")
     return Facts(
@@ -137,6 +141,13 @@ def _facts(trainer: Any, module: Any, batch: Any, loader: Any, catch: Catch) -> 
         steps=steps,
         notes=notes,
     )
+
+
+def _ranks(asked: dict[str, Any], catch: Catch) -> int:
+    """Processes that share the data, as the trainer or a launcher says."""
+    devices = asked.get("devices")
+    count = devices if isinstance(devices, int) and devices > 0 else len(devices) if isinstance(devices, (list, tuple)) else 1
+    return max(count * int(asked.get("num_nodes") or 1), catch.world_size)
 
 
 def _trace(module: Any, question: Question, batch: Any, base: TrainSpec) -> Trace:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trainbudget.engine.forecast import Line, line_through
 from trainbudget.engine.timeline import Timeline
 from trainbudget.engine.tracks.device import DeviceTrack
+from trainbudget.events import LongBatch
 
 #: Pairs needed before lengths explain anything.
 LEAST_PAIRS = 12
@@ -35,21 +36,27 @@ def length_forecast(device: DeviceTrack, timeline: Timeline) -> LengthForecast |
     plan = timeline.plan
     track = device.memory.tokens
     if plan is not None and plan.longest:
-        done = timeline.run.last_step or 0
-        coming = [b for b in plan.longest if b.step > done]
-        if not coming:
-            return None
-        longest = max(coming, key=lambda b: b.tokens)
+        longest = _longest_to_come(plan.longest, timeline.run.last_step or 0, track.longest_batch)
+        if longest is None or longest.tokens <= track.longest_batch:
+            return None  # one as long has been and fitted
+        at_step = None if longest.step is None else float(longest.step)
         if plan.peak_by_tokens:
             value, low, high = interpolated(plan.peak_by_tokens, longest.tokens)
-            return LengthForecast(longest.tokens, value, low, high, float(longest.step), "plan")
+            return LengthForecast(longest.tokens, value, low, high, at_step, "plan")
         line = observed_line(device, by="batch")
-        return None if line is None else _from_line(line, longest.tokens, float(longest.step))
+        return None if line is None else _from_line(line, longest.tokens, at_step)
     tokens = timeline.budget_value("max_sequence_tokens")
     if tokens is None or tokens <= track.longest_sequence:
         return None
     line = observed_line(device, by="sequence")
     return None if line is None else _from_line(line, tokens, None)
+
+
+def _longest_to_come(longest: list[LongBatch], done: int, seen_tokens: float) -> LongBatch | None:
+    """The largest that has not come yet; one whose step nobody knows has come once a batch as long was seen."""
+    coming = [b for b in longest if (b.step > done if b.step is not None else b.tokens > seen_tokens)]
+    # Of equals the first: that is when it happens.
+    return max(coming, key=lambda b: (b.tokens, -(b.step or 0)), default=None)
 
 
 def observed_line(device: DeviceTrack, *, by: str) -> Line | None:
