@@ -10,6 +10,7 @@ import msgspec
 
 from trainbudget.engine.tracks.load import LoadTrack
 from trainbudget.engine.tracks.memory import MemoryTrack
+from trainbudget.engine.tracks.rest import RestTrack
 from trainbudget.events import Allocator, Gpu, Reading
 
 #: NVML codes after which a device is gone: 15 lost, 16 reset required, 28 not found (NVML API reference, nvmlReturn_t).
@@ -77,6 +78,8 @@ class DeviceTrack:
         self.energy_first_j: float | None = None
         self.active = False  # has ever worked or held memory of ours since training began
         self.idle_since_s: float | None = None
+        self._tells_utilization = False
+        self._rest = RestTrack()
         self._quiet_readings = 0
         self._quiet_since_s = 0.0
         self._minute: deque[tuple[float, float]] = deque()  # (t_s, utilization) of the last minute
@@ -270,10 +273,9 @@ class DeviceTrack:
     def _activity(self, event: Reading, training: bool) -> None:
         utilization = event.utilization_ratio
         if utilization is None:
-            if "utilization" not in self.answered and training and event.memory_used_bytes is None:
-                self.active = True  # it cannot say: no case against it
-            self.idle_since_s = None
+            self._activity_by_power(event, training)
             return
+        self._tells_utilization = True
         self._minute.append((event.t_s, utilization))
         self._minute_sum += utilization
         while self._minute[0][0] < event.t_s - 60.0:
@@ -285,9 +287,30 @@ class DeviceTrack:
         elif self.idle_since_s is None:
             self.idle_since_s = event.t_s
         if training and not self.active:
-            if not self._quiet_readings:
-                self._quiet_since_s = event.t_s
-            self._quiet_readings += 1
+            self._quiet(event.t_s)
+
+    def _activity_by_power(self, event: Reading, training: bool) -> None:
+        """Of a device that never tells its utilization (WSL, some drivers) power says whether it rests."""
+        power_w = event.power_w
+        if self._tells_utilization or power_w is None or self.info.mig:
+            if not self._tells_utilization and training and event.memory_used_bytes is None:
+                self.active = True  # it cannot say: no case against it
+            self.idle_since_s = None
+            return
+        if not training:
+            self._rest.learn(power_w, self.info.power_limit_w or self.info.power_default_limit_w)
+        elif not self.active:
+            if self._rest.quiet(power_w):
+                self._quiet(event.t_s)
+            else:
+                self.active = True
+        self._rest.on_power(event.t_s, power_w, self.load.power_w)
+        self.idle_since_s = self._rest.since_s
+
+    def _quiet(self, t_s: float) -> None:
+        if not self._quiet_readings:
+            self._quiet_since_s = t_s
+        self._quiet_readings += 1
 
 
 _QUERY_FIELDS = (

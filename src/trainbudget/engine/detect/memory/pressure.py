@@ -37,7 +37,7 @@ class MemoryPressure(BaseDetector):
         condition="The allocator flushes its cache in every second step or more (the steps wait for it); or the peak leaves less "
         "than 3 % of the limit (information: 8 %); or the cache leaves less than 1 GiB for libraries outside of it.",
         silent="For a cache that is large but can be given back; in trials; while the driver moves data to the host "
-        "(system_memory_spill); where a leak, others on the device, a resume or an evaluation are found as the reason; without a limit.",
+        "(system_memory_spill); where a leak, others on the device, a resume or an evaluation are the reason; without a limit.",
         evidence={
             **STANDING_EVIDENCE,
             "room_bytes": "limit minus context, others and the highest peak",

@@ -152,8 +152,11 @@ def _outside(device: DeviceTrack, timeline: Timeline, context: float | None) -> 
 
 
 def _unlisted(device: DeviceTrack, listed_bytes: float, outside_bytes: float) -> float:
-    """Memory of processes that the driver does not list: it names only those of its own container or session. Both what no row
-    holds and what is beyond our allocator must say so; rows are read less often than the use, so small differences say nothing."""
+    """Memory of processes that the driver does not list: it names only those of its own container or session.
+
+    Both what no row holds and what is beyond our allocator must say so; rows are read less often than the use, so small
+    differences say nothing.
+    """
     used = device.last.memory_used_bytes if device.last is not None else None
     if used is None:
         return 0.0

@@ -29,9 +29,10 @@ class FinishedHoldingGpu(BaseDetector):
         family="waiting",
         severity=Severity.WARNING,
         title="Training is over and the GPU is still held",
-        condition="10 minutes after the end of training the process holds GPU memory and the GPU is below 5 % utilization.",
-        silent="In notebooks (notebook_idle, after 30 minutes); when memory was freed; when it works; where utilization or "
-        "memory is unknown.",
+        condition="10 minutes after the end of training the process holds GPU memory and the GPU is below 5 % utilization; where "
+        "utilization is not told, its power is that of rest.",
+        silent="In notebooks (notebook_idle, after 30 minutes); when memory was freed; when it works; where memory, or both "
+        "utilization and power, are unknown.",
         evidence=_EVIDENCE,
         thresholds=(
             Threshold(name="for_s", default=600.0, unit="s", reason="last uploads and evaluations after training take minutes"),
@@ -58,8 +59,8 @@ class NotebookIdle(BaseDetector):
         severity=Severity.WARNING,
         title="A notebook holds an idle GPU",
         condition="30 minutes after the last training, or the last step, in an interactive session it holds GPU memory at "
-        "below 5 % utilization.",
-        silent="While a cell trains; in pauses shorter than that; where utilization or memory is unknown.",
+        "below 5 % utilization (at rest by its power, where utilization is not told).",
+        silent="While a cell trains; in pauses shorter than that; where memory, or both utilization and power, are unknown.",
         evidence=_EVIDENCE,
         thresholds=(
             Threshold(

@@ -22,8 +22,9 @@ class UnusedGpu(BaseDetector):
         severity=Severity.WARNING,
         title="A GPU is paid for and not used",
         condition="After 20 steps and 2 minutes of training a GPU that belongs to the process, or is visible to the job, has "
-        "never shown 5 % utilization and holds no more than a context.",
-        silent="Where the device does not tell its utilization; when it works for somebody else; when it has worked once.",
+        "never shown 5 % utilization (or more power than before training, where utilization is not told) and holds no more than "
+        "a context.",
+        silent="Where the device tells neither utilization nor power; when it works for somebody else; when it has worked once.",
         evidence={
             "idle_s": "seconds of idleness so far",
             "memory_used_bytes": "held on it",
