@@ -17,7 +17,7 @@ from trainbudget.engine.tracks.host import HostTrack, RankTrack
 from trainbudget.engine.tracks.learning import LearningTrack
 from trainbudget.engine.tracks.pauses import PauseTrack
 from trainbudget.engine.tracks.phase_shares import PhaseShares
-from trainbudget.engine.tracks.run import ClosedPhase, RunTrack
+from trainbudget.engine.tracks.run import ClosedPhase, RunTrack, Session
 from trainbudget.engine.tracks.spikes import Spike, SpikeTrack, is_recompile
 from trainbudget.engine.tracks.step_shares import StepShareTrack
 from trainbudget.engine.tracks.steps import StepRecord, StepTrack
@@ -348,7 +348,14 @@ class Timeline:
             self.steps.begin_session(retry=retry)
             self._begin_session()
         elif event.event == "resume" and self.run.session is not None:
-            self.steps.begin_session(resume_highest=self.run.session.resume_highest_step)
+            self.steps.begin_session(resume_highest=self._reached_before(self.run.session))
+
+    def _reached_before(self, session: Session) -> int | None:
+        """The highest step that was paid for before a resume: as told, else as this record has seen it."""
+        told, resumed_at, seen = session.resume_highest_step, session.resumed_at_step, self.steps.reached
+        if told is not None or resumed_at is None or seen is None or self.run.left_how == "train_end":
+            return told  # after an end in peace it may be another run
+        return seen if seen > resumed_at else None
 
     def _begin_session(self) -> None:
         self.spikes.begin_session()

@@ -48,6 +48,7 @@ class StepTrack:
         self.recent: deque[StepRecord] = deque(maxlen=400)
         self.total = 0  # lines' counts, repeated steps included
         self.highest: int | None = None
+        self.reached: int | None = None  # highest step of the sessions before
         self.repeat_until: int | None = None  # steps up to this one repeat what was paid before
         self.session_steps = 0
         self.samples = 0.0
@@ -69,6 +70,8 @@ class StepTrack:
 
     def begin_session(self, resume_highest: int | None = None, *, retry: bool = False) -> None:
         """A new session: baselines and warm-up restart; after a retry the steps done before count as repeated."""
+        if self.highest is not None:
+            self.reached = max(self.reached or 0, self.highest)
         self.repeat_until = self.highest if retry else resume_highest
         if not retry:
             self.highest = resume_highest
