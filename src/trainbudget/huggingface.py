@@ -17,6 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from trainbudget.budget import Budget
 from trainbudget.engine.oom_message import is_device_oom
 from trainbudget.live.batch import BatchFacts, describe_batch
+from trainbudget.live.first_length import FirstLength
 from trainbudget.live.loader import TimedLoader
 from trainbudget.live.wrapping import Around, hook, put_around
 from trainbudget.monitor import Monitor
@@ -36,7 +37,8 @@ class TrainBudgetCallback(TrainerCallback):
     Args:
         budget: what the run may cost, last and hold.
         price: for one GPU and hour, for example `"2.49 USD/h"`.
-        plan: a plan file (`trainbudget plan --json`) or None.
+        plan: a plan file (`trainbudget plan --json`), `"auto"` (the script is planned meanwhile, in a process of low priority)
+            or None.
         monitor: an existing `Monitor` to feed; else one is made from `settings` (`trainbudget.config.Settings`).
 
     Raises:
@@ -61,7 +63,7 @@ class TrainBudgetCallback(TrainerCallback):
         self._eval_open = False
         self._exact_phases = False
         self._inside: set[str] = set()
-        self._planned: tuple[Any, TrainingArguments] | None = None  # what `plan="auto"` is to plan
+        self._length = FirstLength()
 
     # --- the run
 
@@ -79,8 +81,10 @@ class TrainBudgetCallback(TrainerCallback):
             monitor.resume(step=state.global_step)
         model = kwargs.get("model")
         if model is not None and not monitor.inert:
-            monitor.model(**_model_facts(model, args))
-            self._planned = (model, args) if monitor.wants_plan else None
+            facts = _model_facts(model, args)
+            monitor.model(**facts)
+            if monitor.wants_plan:
+                monitor.plan_from(functools.partial(_plan_request, model, args, facts["trainable_parameters"], self._length))
 
     @hook
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -278,10 +282,8 @@ class TrainBudgetCallback(TrainerCallback):
         if facts is None:
             return
         self.monitor.batch_seen(**facts._asdict())
-        if self.monitor.wants_plan and self._planned is not None and facts.max_sequence_tokens:
-            model, args = self._planned
-            self._planned = None
-            self.monitor.plan_from(lambda: plan_tables(model, args, int(facts.max_sequence_tokens or 0)))
+        if not self._length.known:
+            self._length.tell(facts.max_sequence_tokens)
 
     def _read_loss_on_host(self) -> None:
         loss, self._loss = self._loss, None
@@ -316,7 +318,8 @@ class TrainBudgetCallback(TrainerCallback):
     def _release(self) -> None:
         """Hold nothing of the trainer once training is over, however it ended."""
         self._restore_loader()
-        self._loss = self._planned = None
+        self._loss = None
+        self._length.tell(None)  # nobody waits for a batch any more
 
     @hook
     def detach(self) -> None:
@@ -405,22 +408,26 @@ def _model_facts(model: Any, args: TrainingArguments) -> dict[str, Any]:
     }
 
 
-def plan_tables(model: Any, args: TrainingArguments, sequence_length: int) -> dict[str, Any]:
-    """The run as the tables of a plan file (`docs/plan.md`), from what the Trainer was given. Called off the training thread.
-
-    Raises:
-        ValueError: the model has no configuration that a plan could start from.
-    """
+def _plan_request(model: Any, args: TrainingArguments, trainable: float, length: FirstLength) -> dict[str, Any]:
+    """What `AutoPlan.start` asks for: where the script cannot be planned again, the run is described. Off the training thread."""
     config = getattr(model, "config", None)
-    if config is None or not getattr(config, "model_type", None):
-        raise ValueError("the model has no Hugging Face configuration")
+    known = bool(getattr(config, "model_type", None))
+    return {
+        "tables": plan_tables(model, args),
+        "config": config.to_dict() if config is not None and known else None,
+        "sequence_length": length.wait,
+        "trainable_parameters": int(trainable),
+    }
+
+
+def plan_tables(model: Any, args: TrainingArguments) -> dict[str, dict[str, Any]]:
+    """The run as the tables of a plan file (`docs/plan.md`), from what the Trainer was given, but for the sequence length."""
     adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
     precision = "bf16" if getattr(args, "bf16", False) else "fp16" if getattr(args, "fp16", False) else None
     dtype = str(next(iter(model.parameters())).dtype).removeprefix("torch.")
     pure = {"bfloat16": "bf16_pure", "float16": "fp16_pure"}.get(dtype)
     train = {
         "micro_batch": args.per_device_train_batch_size,
-        "sequence_length": sequence_length,
         "gradient_accumulation": args.gradient_accumulation_steps,
         "precision": (pure if adapter is None else None) or precision or "fp32",
         "optimizer": str(getattr(args.optim, "value", args.optim)),
@@ -430,12 +437,13 @@ def plan_tables(model: Any, args: TrainingArguments, sequence_length: int) -> di
     }
     if adapter is not None:
         targets = getattr(adapter, "target_modules", None)
-        train["peft"] = {
+        peft = {
             "type": str(getattr(adapter.peft_type, "value", adapter.peft_type)).lower(),
             "r": getattr(adapter, "r", None),
             "target_modules": sorted(targets) if isinstance(targets, (set, list, tuple)) else None,
         }
-    return {"config": config.to_dict(), "tables": {"train": train, "parallel": {"world_size": args.world_size}}}
+        train["peft"] = {name: value for name, value in peft.items() if value is not None}
+    return {"train": train, "parallel": {"world_size": args.world_size}}
 
 
 __all__ = ["Budget", "TrainBudgetCallback"]

@@ -51,7 +51,8 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
     Args:
         budget: what the run may cost, last and hold.
         price: for one GPU and hour, for example `"2.49 USD/h"`.
-        plan: a plan file (`trainbudget plan --json`) or None.
+        plan: a plan file (`trainbudget plan --json`), `"auto"` (the script is planned meanwhile, in a process of low priority)
+            or None.
         monitor: an existing `Monitor` to feed; else one is made from `settings` (`trainbudget.config.Settings`).
 
     Raises:
@@ -94,6 +95,13 @@ class TrainBudgetCallback(*_bases()):  # type: ignore[misc]
         self._stand_around(trainer.strategy, "save_checkpoint", phase="save")
         for callback in trainer.callbacks:  # tuners train with the callbacks taken away: no hook tells of their steps
             self._stand_around(callback, *_SEARCHES, phase="trial")
+
+    @hook
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        monitor = self.monitor
+        if monitor.wants_plan and not monitor.inert:
+            trainable = sum(p.numel() for p in pl_module.parameters() if p.requires_grad)
+            monitor.plan_from(lambda: {"tables": {}, "trainable_parameters": trainable})
 
     @hook
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -64,6 +64,7 @@ class MockBackend:
         speed: float = 1.0,
         seed: int = 0,
         own_pid: int | None = None,
+        memory_gib: float | None = None,
     ) -> None:
         """
         Args:
@@ -75,10 +76,16 @@ class MockBackend:
             speed: how much faster than a real one the card warms up.
             seed: of the noise.
             own_pid: the process that is seen on the card.
+            memory_gib: what a process may hold on the card; None = as on the real one. The memory stories shrink with it.
 
         Raises:
-            ConfigError: unknown scenario, or a rank without a card.
+            ConfigError: unknown scenario, a rank without a card, or a card without room.
         """
+        limit = card.MEMORY_LIMIT_BYTES if memory_gib is None else memory_gib * card.GIB
+        if not card.CONTEXT_BYTES < limit <= card.MEMORY_LIMIT_BYTES:
+            raise ConfigError(f"the mock's card has more than 0.45 and at most 79 GiB of memory, not {memory_gib}")
+        self._limit_bytes = limit
+        self._scale = (limit - card.CONTEXT_BYTES) / (card.MEMORY_LIMIT_BYTES - card.CONTEXT_BYTES)
         if scenario not in SCENARIOS:
             raise ConfigError(f"unknown mock scenario {scenario!r}: use one of {', '.join(SCENARIOS)}")
         if not 0 <= local_rank < gpus:
@@ -123,9 +130,9 @@ class MockBackend:
                 gpu=identity.index,
                 uuid=identity.uuid,
                 name=card.NAME,
-                memory_total_bytes=card.MEMORY_TOTAL_BYTES,
+                memory_total_bytes=self._limit_bytes + card.MEMORY_RESERVED_BYTES,
                 # Without its own query the driver's part is in `used`, and the limit is the whole card.
-                memory_limit_bytes=card.MEMORY_TOTAL_BYTES if self.scenario == "unsupported" else card.MEMORY_LIMIT_BYTES,
+                memory_limit_bytes=self._limit_bytes + (card.MEMORY_RESERVED_BYTES if self.scenario == "unsupported" else 0.0),
                 memory_limit_source="mock",
                 power_limit_w=card.POWER_LIMIT_W,
                 power_default_limit_w=card.POWER_LIMIT_W,
@@ -208,10 +215,11 @@ class MockBackend:
     def _fill_memory(self, reading: Reading, trains: bool, own: bool, foreign_bytes: float | None) -> None:
         # A process that has trained keeps its context and its cache.
         holds = trains and (self._view.training or self._view.steps_seen > 0)
-        held = self._allocation.reserved + card.CONTEXT_BYTES if holds else None
-        used = min(card.MEMORY_UNUSED_BYTES + (held or 0.0) + (foreign_bytes or 0.0), card.MEMORY_LIMIT_BYTES)
+        held = self._allocation.reserved * self._scale + card.CONTEXT_BYTES if holds else None
+        foreign_bytes = None if foreign_bytes is None else foreign_bytes * self._scale
+        used = min(card.MEMORY_UNUSED_BYTES + (held or 0.0) + (foreign_bytes or 0.0), self._limit_bytes)
         reading.memory_used_bytes = round(used)
-        reading.memory_free_bytes = round(card.MEMORY_LIMIT_BYTES - used)
+        reading.memory_free_bytes = round(self._limit_bytes - used)
         reading.memory_reserved_bytes = card.MEMORY_RESERVED_BYTES
         new_neighbour = foreign_bytes is not None and not self._neighbour_listed
         listed_s = self._listed_s.get(reading.gpu)
@@ -243,18 +251,18 @@ class MockBackend:
         )
 
     def _allocator_fact(self, note: StepNote) -> Allocator:
-        now = self._allocation
+        now, scale = self._allocation, self._scale
         return Allocator(
             t_s=note.t_s,
             gpu=self._index_of(self.framework_uuids[self._rank]),
             at="step_end",
             step=note.step,
-            allocated_bytes=round(now.allocated),
-            reserved_bytes=round(now.reserved),
-            active_bytes=round(now.allocated),
-            inactive_split_bytes=round(now.inactive_split),
-            peak_allocated_bytes=round(now.peak_allocated),
-            peak_reserved_bytes=round(now.peak_reserved),
+            allocated_bytes=round(now.allocated * scale),
+            reserved_bytes=round(now.reserved * scale),
+            active_bytes=round(now.allocated * scale),
+            inactive_split_bytes=round(now.inactive_split * scale),
+            peak_allocated_bytes=round(now.peak_allocated * scale),
+            peak_reserved_bytes=round(now.peak_reserved * scale),
             alloc_retries=now.retries,
             ooms=0,
         )

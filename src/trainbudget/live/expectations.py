@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from trainbudget.engine.timeline import Timeline
-from trainbudget.events import BudgetFact
+from trainbudget.events import AnyEvent
 from trainbudget.live.corrected import CorrectedPlan
 from trainbudget.live.learned import LearnedBudget
 
 
 class Expectations:
-    """Looks at the timeline after each round; answers once for each of the two."""
+    """Looks at the timeline after each round."""
 
     def __init__(self) -> None:
         self._corrected, self._learned = CorrectedPlan(), LearnedBudget()
 
-    def look(self, timeline: Timeline) -> BudgetFact | None:
-        """The newest budget, or None while there is nothing new."""
-        return self._corrected.look(timeline) or self._learned.look(timeline)
+    def look(self, timeline: Timeline) -> list[AnyEvent]:
+        """What is to be expected now; nothing while there is nothing new."""
+        corrected = self._corrected.look(timeline)
+        if corrected:
+            return corrected
+        learned = self._learned.look(timeline)
+        return [] if learned is None else [learned]

@@ -229,8 +229,7 @@ class Feeder:
 
     def _feed_learned(self) -> None:
         if self._learned is not None and self._parts is not None:
-            fact = self._learned.look(self._parts.pipeline.engine.timeline)
-            if fact is not None:
+            for fact in self._learned.look(self._parts.pipeline.engine.timeline):
                 self._feed(fact)
 
     def _take(self, fact: AnyEvent) -> None:

@@ -1,4 +1,4 @@
-"""A plan on disk, in a child process, and against the first steps."""
+"""A plan on disk as facts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import json
 
 import pytest
 
-from trainbudget.engine.timeline import Timeline
 from trainbudget.errors import ConfigError
-from trainbudget.events import Allocator, Bound, BudgetFact, Gpu, Header, LongBatch, Plan, Reading, Step, value_of
-from trainbudget.live.auto_plan import toml_of
-from trainbudget.live.corrected import CorrectedPlan
+from trainbudget.events import Bound, BudgetFact, LongBatch, Plan, value_of
 from trainbudget.live.plan_facts import facts_of_plan, plan_facts
 
 GIB = 1024.0**3
@@ -63,60 +60,3 @@ def test_plan_file_round_trip(tmp_path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(PLAN))
     assert plan_facts(path) == facts_of_plan(PLAN)
-
-
-def test_tables_as_toml_are_read_back() -> None:
-    tomllib = pytest.importorskip("tomllib")
-    tables = {
-        "train": {"micro_batch": 4, "precision": "bf16", "activation_checkpointing": True, "steps": None, "eval_steps": 20},
-        "parallel": {"world_size": 1},
-        "model": {"config": 'a "quoted" path\\x', "task": None},
-        "peft": {"peft": {"type": "lora", "r": 8, "target_modules": ["q_proj", "v_proj"]}},
-    }
-    expected = {name: {k: v for k, v in values.items() if v is not None} for name, values in tables.items()}
-    assert tomllib.loads(toml_of(tables)) == expected
-
-
-def _timeline(
-    planned: Bound, used_gib: float, *, steps: int = 3, plan: Plan | None = None, tokens: float | None = None
-) -> Timeline:
-    timeline = Timeline()
-    timeline.feed(Header(budget=BudgetFact(memory_peak_bytes=planned)))
-    timeline.feed(Gpu(gpu=0, memory_limit_bytes=80 * GIB, owned=True))
-    if plan is not None:
-        timeline.feed(plan)
-    for step in range(1, steps + 1):
-        timeline.feed(Step(t_s=float(step), step=step, start_s=step - 1.0, max_sequence_tokens=tokens))
-        timeline.feed(Allocator(t_s=float(step), gpu=0, allocated_bytes=GIB, reserved_bytes=used_gib * GIB))
-        timeline.feed(Reading(t_s=float(step), gpu=0, memory_used_bytes=used_gib * GIB))
-    return timeline
-
-
-def test_measurement_replaces_the_prediction_and_narrows_its_interval() -> None:
-    timeline = _timeline(Bound(value=40 * GIB, low=36 * GIB, high=46 * GIB, source="plan"), 42.0)
-    corrected = CorrectedPlan()
-    fact = corrected.look(timeline)
-    assert fact is not None
-    bound = fact.memory_peak_bytes
-    assert isinstance(bound, Bound)
-    assert bound.value == pytest.approx(42 * GIB)
-    assert bound.low == pytest.approx(42 * GIB)
-    assert bound.high == pytest.approx(42 * 1.03 * GIB)
-    assert "measurement" in (bound.source or "")
-    assert corrected.look(timeline) is None, "once"
-
-
-def test_longer_batches_to_come_keep_the_plans_shape() -> None:
-    """30 GiB are planned for the 1,024 tokens seen, 40 for the longest batch; 33 are measured: 44 are to be expected."""
-    plan = Plan(peak_by_tokens=[[512, 20 * GIB], [1024, 30 * GIB], [4096, 40 * GIB]])
-    timeline = _timeline(Bound(value=40 * GIB, source="plan"), 33.0, plan=plan, tokens=1024.0)
-    fact = CorrectedPlan().look(timeline)
-    assert fact is not None
-    assert value_of(fact.memory_peak_bytes) == pytest.approx(44 * GIB)
-
-
-@pytest.mark.parametrize(
-    ("bound", "steps"), [(Bound(value=40 * GIB, source="given"), 5), (Bound(value=40 * GIB, source="plan"), 2)]
-)
-def test_given_budgets_and_the_first_two_steps_are_left_alone(bound, steps) -> None:
-    assert CorrectedPlan().look(_timeline(bound, 42.0, steps=steps)) is None

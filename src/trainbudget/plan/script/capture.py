@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from torch.utils._pytree import tree_map
 
 from trainbudget.plan.memory import Trace
 from trainbudget.plan.quantized import QuantState
-from trainbudget.plan.script.host import HostMode
+from trainbudget.plan.script.host import HostMode, scratch_folder
 from trainbudget.plan.script.models import BuiltModels
 from trainbudget.plan.script.protocol import Facts, Question
+from trainbudget.plan.script.untouched import Untouched
 from trainbudget.plan.simulated_device.backend import NAME
 from trainbudget.plan.tracing.step import to_simulated
 
@@ -44,6 +46,14 @@ class Catch:
     own_loop: str | None = None
     facts: Facts | None = None  # of a refused run, for the analytic answer
     notes: list[str] = field(default_factory=list)
+    untouched: Untouched = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.untouched = Untouched(Path(scratch_folder()), self._refuse)
+
+    def _refuse(self, why: str) -> None:
+        self.refused = f"{why}: it is not run again beside the training"
+        self.stop()
 
     def note(self, text: str) -> None:
         """Remember one line for the answer, once."""

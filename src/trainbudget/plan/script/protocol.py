@@ -45,8 +45,27 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     question: Question  # the card that capability probes answer for; its spec is a script's only where the script is silent
     script: str | None = None
+    module: str | None = None  # instead of a script: `python -m MODULE`
     arguments: list[str] = []
+    beside: bool = False  # the script is running in another process meanwhile: what it has written stays as it is
     model_config: Any = None
     max_examples: int | None = None
     prepare_data: bool = True
     launched: dict[str, str] = {}  # what torchrun or accelerate had said
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """A training that is running and is to be planned: by its script (or module), else by the tables of a plan file.
+
+    Attributes:
+        gpu: the `[gpu]` table: name, count, memory_gib, price_per_hour.
+        trainable_parameters: of the model that is training; a script that trains another one first is not the right plan.
+    """
+
+    gpu: dict[str, Any]
+    script: str | None = None
+    module: str | None = None
+    arguments: list[str] = []
+    tables: dict[str, Any] = {}
+    model_config: Any = None
+    trainable_parameters: int | None = None

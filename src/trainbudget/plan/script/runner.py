@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     questions, answers = os.fdopen(int(arguments[1]), "r"), os.fdopen(int(arguments[2]), "w")
     started = time.monotonic()
     try:
-        captured = _run_script(job, answers, started) if job.script is not None else _read_config(job)
+        captured = _run_script(job, answers, started) if job.script or job.module else _read_config(job)
     except TrainBudgetError as error:
         _say(answers, {"kind": "bad", "reason": _line(error)})
         return 2
@@ -116,20 +116,30 @@ def _run_script(job: Job, answers: IO[str], started: float) -> Captured | None:
     with cuda_answers(job.question.target):
         try:
             _prepare(job, catch, patches)
-            sys.argv = [str(job.script), *job.arguments]
-            sys.path.insert(0, str(Path(str(job.script)).resolve().parent))
-            runpy.run_path(str(job.script), run_name="__main__")
+            _run(job)
         except BaseException as error:  # noqa: BLE001 - whatever a script raises becomes one line
             outcome = error
             if os.environ.get("TRAINBUDGET_PLAN_DEBUG"):
                 traceback.print_exc()
         finally:
             patches.put_back()
+            catch.untouched.release()
     if catch.captured is not None:
         catch.captured.facts.startup_s = time.monotonic() - started
         return catch.captured
     _say(answers, _refusal(catch, outcome))
     return None
+
+
+def _run(job: Job) -> None:
+    """As Python itself would."""
+    if job.module is not None:
+        sys.argv = [job.module, *job.arguments]
+        runpy.run_module(job.module, run_name="__main__", alter_sys=True)
+        return
+    sys.argv = [str(job.script), *job.arguments]
+    sys.path.insert(0, str(Path(str(job.script)).resolve().parent))
+    runpy.run_path(str(job.script), run_name="__main__")
 
 
 def _prepare(job: Job, catch: Catch, patches: Any) -> None:
@@ -138,6 +148,8 @@ def _prepare(job: Job, catch: Catch, patches: Any) -> None:
 
     catch.world_size = int(job.launched.get("WORLD_SIZE") or job.question.spec.world_size)
     catch.prepare_data = job.prepare_data
+    if job.beside:
+        catch.untouched.install(patches)
     catch.host.__enter__()
     host.tame_libraries(patches)
     if job.max_examples is not None:

@@ -53,6 +53,9 @@ class TracingProcess:
         self._traces: dict[tuple[bytes, bool], Trace | TraceFailed] = {}
         environment, launched = quiet_environment(dict(os.environ))
         job = msgspec.structs.replace(job, launched=launched)
+        self._beside = job.beside
+        if job.beside:
+            environment["TMPDIR"] = environment["TRAINBUDGET_PLAN_SCRATCH"]
         path = Path(self._folder.name, "job.json")
         path.write_bytes(msgspec.json.encode(job))
         self._output = Path(self._folder.name, "output.log")
@@ -66,7 +69,7 @@ class TracingProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # its data workers end with it
+                start_new_session=not job.beside,  # its data workers end with it; beside a training all of us end together
                 preexec_fn=(lambda: os.nice(nice) and None) if nice else None,  # noqa: PLW1509 - nothing else runs in the child
             )
         os.close(asked_end)
@@ -151,7 +154,11 @@ class TracingProcess:
         return TraceFailed(reason)
 
     def _kill(self) -> None:
-        if self._process.poll() is None:
+        if self._process.poll() is not None:
+            return
+        if self._beside:
+            self._process.kill()
+        else:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:

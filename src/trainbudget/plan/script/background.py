@@ -1,0 +1,39 @@
+"""A process that plans while another one trains: it takes only what is left over, and never outlives the training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+LEAST_PRIORITY = 19
+#: Linux ends the process with the highest score when memory runs out; 1000 is "this one first" (proc(5)).
+_ENDED_FIRST = "1000"
+
+
+def step_back() -> None:
+    """Give up CPU, disk and memory to everybody else; what the platform lacks is left."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, LEAST_PRIORITY)
+    for name, text in (("autogroup", str(LEAST_PRIORITY)), ("oom_score_adj", _ENDED_FIRST)):
+        with contextlib.suppress(OSError):
+            # autogroup: a session of its own has a share of its own, whatever the priority inside it (sched(7)).
+            Path("/proc/self", name).write_text(text, encoding="ascii")
+    with contextlib.suppress(AttributeError, OSError, ValueError, psutil.Error):
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
+def end_with(parent: int, *, every_s: float = 1.0) -> None:
+    """Watch for the end of `parent` on a thread of its own: then everything in our process group ends."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every_s)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="trainbudget-parent", daemon=True).start()
