@@ -23,6 +23,8 @@ CHECK_S = 5.0
 REOPEN_S = 600.0
 #: A run that raises more than this many findings has one problem; the first ones tell which.
 MOST_FINDINGS = 500
+#: Causes that a better one may still replace.
+OPEN_CAUSES = (None, "unknown")
 
 
 class Engine:
@@ -155,6 +157,8 @@ class Board:
         elif now_s - condition.since_s >= hold_s:
             place = self._reopen(signal, now_s)
             condition.finding = self._raise(signal, now_s) if place is None else place
+            if place is not None:
+                self._update(place, signal)
 
     def fade(self, detector: Detector, now_s: float) -> None:
         """After a look: what no longer holds is cleared once it has been gone for `clear_s`."""
@@ -194,7 +198,7 @@ class Board:
     def _reopen(self, signal: Signal, now_s: float) -> int | None:
         for place in range(len(self.findings) - 1, -1, -1):
             old = self.findings[place]
-            if (old.code, old.gpu, old.rank) == signal.key and old.cleared_s is not None:
+            if (old.code, old.gpu, old.rank) == signal.key and old.cleared_s is not None and not _differs(old, signal):
                 if now_s - old.cleared_s > REOPEN_S:
                     return None
                 self.findings[place] = msgspec.structs.replace(old, cleared_s=None)
@@ -214,8 +218,10 @@ class Board:
             changed["forecast_latest"] = signal.forecast
             if old.forecast is None:
                 changed["forecast"] = signal.forecast
-        if old.cause is None and signal.cause is not None:
+        if old.cause in OPEN_CAUSES and signal.cause not in OPEN_CAUSES:
             changed["cause"] = signal.cause
+            if old.cause is not None:
+                changed.update(summary=signal.summary, evidence=dict(signal.evidence))  # they said that nobody knows
             self.unadvised.add(place)
         if changed:
             self.findings[place] = msgspec.structs.replace(old, **changed)
@@ -226,6 +232,11 @@ class Board:
 
     def _refresh(self) -> None:
         self.active_codes = frozenset(f.code for f in self.findings if f.cleared_s is None)
+
+
+def _differs(old: Finding, signal: Signal) -> bool:
+    """Whether both name a cause, and not the same one: then it is another condition."""
+    return old.cause not in OPEN_CAUSES and signal.cause not in OPEN_CAUSES and old.cause != signal.cause
 
 
 _SEVERITIES: dict[str, Severity] = {d.record.code: d.record.severity for d in DETECTORS}

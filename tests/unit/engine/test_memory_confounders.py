@@ -58,3 +58,17 @@ def test_the_first_slow_step_on_a_full_card_may_be_a_spill():
     events = spill(slow=60.0)
     assert findings(events, "memory_pressure") == []
     assert len(findings(events, "system_memory_spill")) == 1
+
+
+def test_a_neighbour_beside_a_cache_that_grows_all_the_time():
+    build = course(card(80.0).start(), 40, flat(15.0, 25.0))
+    course(build, 60, lambda n: {"rest": 15.0, "peak": 25.0, "reserved": 25.0 + 0.4 * (n - 40), "others": 8.0})
+    found = findings(build.end("interrupted"), "foreign_memory")
+    assert len(found) == 1
+    assert found[0].evidence["others_bytes"] == pytest.approx(8.0 * GIB, rel=0.1)
+
+
+def test_a_cache_that_grows_all_the_time_is_nobody_elses():
+    build = course(card(80.0).start(), 40, flat(15.0, 25.0))
+    course(build, 60, lambda n: {"rest": 15.0, "peak": 25.0, "reserved": 25.0 + 0.4 * (n - 40)})
+    assert findings(build.end("interrupted"), "foreign_memory") == []

@@ -97,3 +97,14 @@ def test_a_limit_inside_the_first_epoch_waits_for_nothing():
 def test_a_single_epoch_gives_nothing_back():
     found = findings(epochs(200, rise=0.05, falls=True, planned=1, each=3000).end("interrupted"), "oom_forecast")
     assert len(found) == 1
+
+
+def test_at_an_epochs_end_the_next_line_tells():
+    """Its length is unknown: the growth becomes due just when the epoch ends, and is given back a step later."""
+    build = card(60.0, budget={"steps_total": 3000}).start().moment("epoch_begin")
+    course(build, 70, lambda n: {"rest": 15.0 + 0.2 * n, "peak": 20.0 + 0.2 * n})
+    due = findings([*build.events], "oom_forecast")
+    assert due == []
+    build.moment("epoch_end").wait(12.0).moment("epoch_begin")
+    course(build, 60, lambda n: {"rest": 15.0 + 0.2 * (n - 70), "peak": 20.0 + 0.2 * (n - 70)})
+    assert findings(build.end("interrupted"), "oom_forecast") == []

@@ -291,7 +291,9 @@ class MemoryTrack:
         last = self._last
         if event.reserved_bytes is None or last is None or last.reserved_bytes is None:
             return
-        if abs(event.reserved_bytes - last.reserved_bytes) > STABLE_BYTES:
+        grown = event.reserved_bytes - last.reserved_bytes
+        settled = self.session is not None and self.session.steps >= SETTLE_STEPS and event.alloc_retries == last.alloc_retries
+        if grown < -STABLE_BYTES or (grown > STABLE_BYTES and not settled):
             return  # a model is loading, a cache is flushed: the difference says nothing
         reserved = max(event.reserved_bytes, last.reserved_bytes)
         if event.peak_reserved_bytes is not None and event.peak_since != "process":
@@ -303,11 +305,15 @@ class MemoryTrack:
             if sample.memory_used_bytes is not None:
                 value = sample.memory_used_bytes - reserved
                 low = value if low is None else min(low, value)
+                if grown > STABLE_BYTES:
+                    break  # a cache that grows all the time: its newest reading is the nearest to the line
         if low is None:
             return
         low = max(0.0, low)
         self.outside.append(low)
         self.outside_count += 1
+        if grown > STABLE_BYTES:
+            return  # far below what it is: no measure of a context
         self.outside_low = low if self.outside_low is None else min(self.outside_low, low)
 
     def _fail(self, event: Allocator) -> None:

@@ -47,7 +47,7 @@ def meeting(
     """When `growth` has used up what the level may rise to (`room_bytes`), or None where there is no limit to meet.
 
     A short observation may only look a short way ahead: twice its span below 2 x `least_steps`, then `reach` times.
-    `epochs_seen`: of so many epochs a level is known; None = epochs as announced.
+    `epochs_seen`: of so many epochs a level at rest is known; None where levels at rest are not known at all.
     """
     if room_bytes is None:
         return None
@@ -84,12 +84,16 @@ def _may_be_given_back(timeline: Timeline, low_step: float, epochs_seen: int | N
     """Whether the first epoch ends, where its length is known, well before the limit can be met: outputs kept for an epoch's
     metrics are freed then, and until then look like a leak. In the second epoch it is known."""
     run = timeline.run
+    begin_s = run.session.begin_s if run.session is not None else 0.0
+    first = next((e for e in run.epochs if e.begin_s >= begin_s), None)
+    if first is None or first.first_step is None or run.epoch is None or (epochs_seen or 1) > 1:
+        return False
+    if run.epoch is not first or first.end_s is not None:
+        return epochs_seen is not None  # it has ended this moment: the next line tells
     total, epochs = timeline.steps_total, planned_epochs(timeline.header.settings)
-    if total is None or epochs is None or epochs <= 1.0 or not run.epochs:
+    if total is None or epochs is None or epochs <= 1.0:
         return False
-    if (run.epochs_total if epochs_seen is None else epochs_seen) > 1 or run.epochs[0].first_step is None:
-        return False
-    return low_step > run.epochs[0].first_step + (1.0 + EPOCH_MARGIN) * total / epochs
+    return low_step > first.first_step + (1.0 + EPOCH_MARGIN) * total / epochs
 
 
 SPANS = (
