@@ -35,6 +35,8 @@ _WORDS = {
     "epoch_end": "what is done at an epoch's end did not fit",
     "sibling_ranks": "contexts of other ranks hold the memory",
 }
+#: ... and where the memory was wanted by a library outside of the allocator (NCCL, cuBLAS).
+_BESIDE = "a library beside the allocator found nothing left: the allocator's cache holds it"
 
 
 class Oom(BaseDetector):
@@ -95,15 +97,16 @@ class Oom(BaseDetector):
             if severity is Severity.WARNING and self._is_told(moment, crime, cause):
                 continue
             device = f" on GPU {crime.gpu}" if crime.gpu is not None else ""
-            asked = f"{gib(crime.requested)} asked" if crime.requested is not None else "the request"
-            held = f", {gib(crime.allocated)} in use" if crime.allocated is not None else ""
+            beside = cause == "fragmentation" and crime.message is not None and crime.message.outside
+            numbers = ((crime.requested, "asked"), (crime.allocated, "in use"))
+            told = ", ".join(f"{gib(value)} {what}" for value, what in numbers if value is not None)
             yield Signal(
                 "oom",
                 gpu=crime.gpu,
                 phase=crime.phase,
                 cause=cause,
                 severity=severity,
-                summary=f"out of memory{device}: {_WORDS[cause]} ({asked}{held})",
+                summary=f"out of memory{device}: {_BESIDE if beside else _WORDS[cause]}{f' ({told})' if told else ''}",
                 evidence=evidence,
                 once=True,
             )
