@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainbudget.clock import ManualClock
 from trainbudget.errors import ConfigError
 from trainbudget.events import Event, Step
 from trainbudget.monitor import Monitor
@@ -19,10 +20,15 @@ def queued(monitor: Monitor) -> list:
 
 
 @pytest.fixture
-def alone(monkeypatch):
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def alone(monkeypatch, clock):
     """A monitor whose threads never start: its queue keeps everything."""
     monkeypatch.setattr(Monitor, "start", lambda self: None)
-    return a_monitor()
+    return a_monitor(clock=clock)
 
 
 @pytest.mark.parametrize(
@@ -85,15 +91,16 @@ def test_a_step_gathers_what_was_told_since_the_last_one(alone):
     assert (second.step, second.tokens, second.loss, second.micro_steps, second.data_wait_s) == (8, None, None, None, None)
 
 
-def test_a_wait_inside_a_step_is_not_its_work(alone):
+def test_a_wait_inside_a_step_is_not_its_work(alone, clock):
     alone.train_begin()
+    clock.advance(1.0)
     alone.step_begin()
+    clock.advance(0.25)
     alone.data_wait(0.25)
-    opened = alone._step_open_s - alone._zero_s
+    clock.advance(0.5)
     alone.step_end()
     (step,) = [f for f in queued(alone) if isinstance(f, Step)]
-    assert step.data_wait_s == 0.25
-    assert step.start_s == pytest.approx(min(step.t_s, opened + 0.25))
+    assert (step.start_s, step.t_s, step.data_wait_s) == (1.25, 1.75, 0.25)
 
 
 def test_a_first_step_without_a_word_begins_the_training_and_keeps_its_wait(alone):

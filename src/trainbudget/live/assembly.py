@@ -6,12 +6,13 @@ import datetime
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from trainbudget.budget import Money
 from trainbudget.config import Settings
 from trainbudget.events import Bound, BudgetFact, Gpu, Header, Host, Number, Price
 from trainbudget.live.identity import Ranks
@@ -99,6 +100,20 @@ def price_of(settings: Settings, gpus: tuple[Gpu, ...], t_s: float) -> Price | N
         _log.warning("the budget is in %s, the price table in %s: give a price", settings.budget.currency, quote.currency)
         return None
     return quote.fact(t_s)
+
+
+def with_gpu(request: Mapping[str, Any], gpus: Sequence[Gpu], price: Money | None, ranks: Ranks) -> dict[str, Any]:
+    """A plan's tables, with the card that this process trains on, the number of ranks and the price that is paid.
+
+    Raises:
+        ValueError: no card of ours has a name.
+    """
+    name = next((gpu.name for gpu in gpus if gpu.owned and gpu.name), None)
+    if name is None:
+        raise ValueError("no GPU to plan for")
+    money = None if price is None else f"{price.amount} {price.currency or 'USD'}/h"
+    gpu = {"name": name, "count": ranks.world_size, "price_per_hour": money}
+    return {**request, "tables": {**request["tables"], "gpu": gpu}}
 
 
 def allowed(settings: Mapping[str, Any]) -> dict[str, Any]:

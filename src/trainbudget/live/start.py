@@ -29,7 +29,7 @@ from trainbudget.sinks.record import RecordInUse, RecordSink, TraceWriter
 from trainbudget.wording.start import start_lines
 
 if TYPE_CHECKING:
-    from trainbudget.monitor import Monitor
+    from trainbudget.monitor.life import Life
 
 _log = logging.getLogger("trainbudget")
 _T = TypeVar("_T")
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 _DIRECTORY_TRIES = 999
 
 
-def start_feeder(monitor: Monitor) -> Feeder:
+def start_feeder(monitor: Life) -> Feeder:
     """Make and start the threads of a monitor.
 
     Raises:
@@ -82,7 +82,7 @@ def start_feeder(monitor: Monitor) -> Feeder:
         counters=monitor._counters,
         on_report=on_report,
         learned=Expectations(),
-        moment=monitor._moment,
+        moment=monitor._training.moment,
         keep_s=settings.keep_s,
     )
     feeder.start()
@@ -114,7 +114,7 @@ def require_free_port(listen: str) -> None:
 # --- on the feeder's thread
 
 
-def _parts(monitor: Monitor) -> Parts:
+def _parts(monitor: Life) -> Parts:
     """The record, the sinks, the host probe: each that fails leaves the others working."""
     settings, run = monitor.settings, monitor.run
     if settings.log:
@@ -141,7 +141,7 @@ def _parts(monitor: Monitor) -> Parts:
     )
 
 
-def _preamble(monitor: Monitor, sampler: Sampler, url: str | None) -> list[AnyEvent]:
+def _preamble(monitor: Life, sampler: Sampler, url: str | None) -> list[AnyEvent]:
     """The header, with the price, and what a plan says; and the lines a run starts with."""
     settings, run = monitor.settings, monitor.run
     header = header_of(run, settings, sampler)
@@ -154,11 +154,11 @@ def _preamble(monitor: Monitor, sampler: Sampler, url: str | None) -> list[AnyEv
     return [header, *plan]
 
 
-def _price(monitor: Monitor, sampler: Sampler) -> Price | None:
+def _price(monitor: Life, sampler: Sampler) -> Price | None:
     return price_of(monitor.settings, sampler.gpus, 0.0)
 
 
-def _say_start(monitor: Monitor, sampler: Sampler, header: Any, url: str | None) -> None:
+def _say_start(monitor: Life, sampler: Sampler, header: Any, url: str | None) -> None:
     directory = monitor.run.directory
     plan = monitor.settings.plan
     lines = start_lines(header, sampler.gpus, sampler.mapping, price=header.price, directory=directory, url=url, plan=plan)
@@ -166,7 +166,7 @@ def _say_start(monitor: Monitor, sampler: Sampler, header: Any, url: str | None)
         _log.info("%s", line)
 
 
-def _attempt(monitor: Monitor, what: str, make: Callable[[], _T]) -> _T | None:
+def _attempt(monitor: Life, what: str, make: Callable[[], _T]) -> _T | None:
     """What `make` makes, or None: said once, training and the other parts go on."""
     try:
         return make()
@@ -189,7 +189,7 @@ def _claim_process_start() -> bool:
     return True
 
 
-def _writer(monitor: Monitor) -> TraceWriter | None:
+def _writer(monitor: Life) -> TraceWriter | None:
     run, settings = monitor.run, monitor.settings
     wanted = run_directory(
         os.environ, run.ranks, name=run.name, identity=run.id, parent=settings.directory, own=settings.run_directory
@@ -216,7 +216,7 @@ def _beside(directory: Path, number: int) -> Path:
     return directory.with_name(f"{directory.name}-{number}")
 
 
-def _outputs(monitor: Monitor) -> list[Sink]:
+def _outputs(monitor: Life) -> list[Sink]:
     from trainbudget.sinks.outputs import open_outputs
 
     settings = monitor.settings
@@ -230,7 +230,7 @@ def _outputs(monitor: Monitor) -> list[Sink]:
     )
 
 
-def _exporter(monitor: Monitor) -> Any | None:
+def _exporter(monitor: Life) -> Any | None:
     settings = monitor.settings
     from trainbudget.sinks.prometheus import PrometheusSink
 

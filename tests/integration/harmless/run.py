@@ -15,9 +15,8 @@ from typing import Any
 from unittest import mock
 
 import trainbudget.live.probes.garbage as garbage
-import trainbudget.monitor as monitor_module
 from trainbudget.live import start
-from trainbudget.monitor import Monitor
+from trainbudget.monitor import Monitor, life, steps
 from unit.live.fake_cuda import FakeCuda, fake_torch
 
 STEPS = 5
@@ -92,8 +91,8 @@ def quick() -> Iterator[FakeCuda]:
     cuda = FakeCuda()
     with (
         mock.patch.dict(sys.modules, {"torch": fake_torch(cuda)}),
-        mock.patch.object(monitor_module, "CLOSE_S", 0.25),
-        mock.patch.object(monitor_module, "ALLOCATOR_S", 0.0),
+        mock.patch.object(life, "CLOSE_S", 0.25),
+        mock.patch.object(steps, "ALLOCATOR_S", 0.0),
         mock.patch.object(garbage, "WORTH_TELLING_S", 0.0),
         # Our own console handler, as in a script that has set up no logging.
         mock.patch.object(logging.getLogger(), "handlers", []),
