@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -83,8 +84,18 @@ class Budget:
     into `run_time_s`, `memory_peak_bytes` and `step_time_s`, and `cost` is a number of `currency`.
 
     Raises:
-        ConfigError: (a ValueError) a value cannot be read, is negative, is given twice, or currencies differ.
+        ConfigError: (a ValueError) a value cannot be read, is negative, is given twice, has no such name, or currencies
+            differ.
     """
+
+    def __new__(cls, *values: object, **given: object) -> Budget:
+        if values:
+            raise ConfigError(f"budget: {values[0]!r} needs its name, for example Budget(cost={values[0]!r}); {_fields()}")
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                near = nearest(name, cls.__dataclass_fields__)
+                raise ConfigError(f"budget: {name}: no such field{f'; did you mean {near}?' if near else ''}; {_fields()}")
+        return super().__new__(cls)
 
     cost: str | float | None = None
     currency: str | None = None
@@ -142,7 +153,19 @@ def check_currency(budget: Budget | None, price: Money | None) -> None:
     if budget is None or price is None or budget.currency is None or price.currency is None:
         return
     if budget.currency != price.currency:
-        raise ConfigError(f"budget is in {budget.currency}, price in {price.currency}: currencies are never mixed")
+        raise ConfigError(
+            f"budget is in {budget.currency}, price in {price.currency}: currencies are never mixed; give both in one"
+        )
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant, or None where nothing is like it."""
+    found = get_close_matches(name, names, n=1)
+    return found[0] if found else None
+
+
+def _fields() -> str:
+    return "a budget has cost, run_time, memory_peak and step_time"
 
 
 def _float(text: str) -> float:

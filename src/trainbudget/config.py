@@ -10,12 +10,12 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainbudget.budget import Budget, Money, check_currency, parse_bytes, parse_duration_s, parse_price
+from trainbudget.budget import Budget, Money, check_currency, nearest, parse_bytes, parse_duration_s, parse_price
 from trainbudget.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -32,6 +32,9 @@ BACKENDS = ("auto", "nvml", "mock", "none")  # ... or the path of a trace
 STEP_CLOCKS = ("auto", "cuda", "wall")
 #: The feeder's looks: more often is a busy loop beside the training thread, more rarely is a report that is a minute old.
 INTERVAL_S = (0.01, 60.0)
+
+#: Code -> names of its thresholds.
+FindingNames = Mapping[str, Collection[str]]
 
 _LISTEN = re.compile(
     r"(?:(?P<only_port>[0-9]{1,5})|(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z_][\w.-]*|[0-9]+(?:\.[0-9]+){3}))?(?::(?P<port>[0-9]{1,5}))?)",
@@ -116,21 +119,31 @@ def load(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     warn: Callable[[str], None] = lambda text: None,
+    findings: FindingNames | None = None,
 ) -> Settings:
     """The settings from all sources.
+
+    Args:
+        findings: every finding's code with the names of its thresholds; None = `ignore` and `thresholds` are not checked.
 
     Raises:
         ConfigError: (a ValueError) an argument is unknown or unusable.
     """
     environ = os.environ if environ is None else environ
-    values: dict[str, Any] = {}
-    _merge_lenient(values, _from_file(cwd or _working_directory(), warn), "trainbudget.toml", warn)
-    _merge_lenient(values, _from_environ(environ), "environment", warn)
+    given: dict[str, Any] = {}
     for name, value in (arguments or {}).items():
         if value is not None:
             key, parsed = _parse(name, value)
-            values[key] = parsed
-    return Settings(**values)
+            given[key], unknown = _known(key, parsed, findings)
+            if unknown:
+                raise ConfigError(unknown[0])
+    Settings(**given)
+    values: dict[str, Any] = {}
+    _merge_lenient(
+        values, _from_file(cwd or _working_directory(), warn), "trainbudget.toml", warn=warn, given=given, findings=findings
+    )
+    _merge_lenient(values, _from_environ(environ, warn), "environment", warn=warn, given=given, findings=findings)
+    return Settings(**{**values, **given})
 
 
 class Listen(NamedTuple):
@@ -167,27 +180,58 @@ def _working_directory() -> Path | None:
         return None
 
 
-def _merge_lenient(values: dict[str, Any], given: Mapping[str, Any], source: str, warn: Callable[[str], None]) -> None:
-    for name, value in given.items():
+def _merge_lenient(
+    values: dict[str, Any],
+    source_values: Mapping[str, Any],
+    source: str,
+    *,
+    warn: Callable[[str], None],
+    given: Mapping[str, Any],
+    findings: FindingNames | None,
+) -> None:
+    """Add what can be used of a source. What does not go with the arguments (`given`) is not used either: they win."""
+    for name, value in source_values.items():
         try:
             key, parsed = _parse(name, value)
-            Settings(**{**values, key: parsed})
+            parsed, unknown = _known(key, parsed, findings)
+            Settings(**{**values, key: parsed, **given})
         except ConfigError as err:
             warn(f"{source}: {err}; it is ignored")
             continue
         except Exception as err:  # noqa: BLE001 - no value that somebody left in a shell may stop a job
             warn(f"{source}: {name}: {type(err).__name__}: {err}; it is ignored")
             continue
+        for text in unknown:
+            warn(f"{source}: {text}; it is ignored")
         values[key] = parsed
 
 
-def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+def _known(key: str, parsed: Any, findings: FindingNames | None) -> tuple[Any, list[str]]:
+    """Of `ignore` and `thresholds` what names a finding, and a sentence for each name that does not."""
+    if findings is None or key not in ("ignore", "thresholds"):
+        return parsed, []
+    if key == "ignore":
+        wrong = [name for name in parsed if name not in findings]
+        said = [f"ignore: {name!r} is no finding{_nearest(name, findings)}" for name in wrong]
+        return tuple(name for name in parsed if name in findings), said
+    both = {f"{code}.{name}" for code, names in findings.items() for name in names}
+    known = both | {name for names in findings.values() for name in names}
+    said = []
+    for name in parsed:
+        if name not in known:
+            code, dot, _ = name.partition(".")
+            candidates = {n for n in both if n.startswith(f"{code}.")} if dot and code in findings else known
+            of_code = "" if candidates is known or candidates else f": {code} has none"
+            said.append(f"thresholds: {name!r} is no threshold{of_code}{_nearest(name, candidates)}")
+    return {name: value for name, value in parsed.items() if name in known}, said
+
+
+def _from_environ(environ: Mapping[str, str], warn: Callable[[str], None]) -> dict[str, Any]:
     """Variables that name a setting; `TRAINBUDGET_DIR`, `TRAINBUDGET_RUN_DIR` and others of their own are among them."""
-    out: dict[str, Any] = {}
-    for variable, key in _VARIABLES.items():
-        if variable in environ and environ[variable].strip() != "":
-            out[key] = environ[variable]
-    return out
+    for variable in sorted(environ):
+        if variable.startswith("TRAINBUDGET_") and variable not in _VARIABLES and variable not in _OTHER_VARIABLES:
+            warn(f"environment: {variable}: no such variable{_nearest(variable, _VARIABLES)}; it is ignored")
+    return {key: environ[name] for name, key in _VARIABLES.items() if environ.get(name, "").strip() != ""}
 
 
 def _from_file(start: Path | None, warn: Callable[[str], None]) -> dict[str, Any]:
@@ -222,16 +266,18 @@ def _parse(name: str, value: Any) -> tuple[str, Any]:
     name = _ALIASES.get(name, name)
     parse = _PARSERS.get(name)
     if parse is None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, _PARSERS, n=1)
-        raise ConfigError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+        raise ConfigError(f"{name}: no such setting{_nearest(name, _PARSERS)}")
     try:
         return _FIELD_OF.get(name, name), parse(value)
     except (TypeError, ValueError, OverflowError) as err:
         if isinstance(err, ConfigError):
             raise
         raise ConfigError(f"{name}: {err}") from None
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = nearest(name, names)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _one_of(what: str, value: str, allowed: Sequence[str]) -> str:
@@ -343,3 +389,13 @@ _VARIABLES = {
     "TRAINBUDGET_DIR": "directory",
     "TRAINBUDGET_RUN_DIR": "run_directory",
 }
+#: Variables that are no settings: of a job, of the planner, of the Compose stack, of the project's own tests.
+_OTHER_VARIABLES = frozenset(
+    f"TRAINBUDGET_{name}"
+    for name in (
+        *("RUN_ID", "DEBUG", "INSTANCE", "PRICING"),
+        *("PLAN_DEBUG", "PLAN_SCRATCH", "LAUNCHED_FSDP", "LAUNCHED_DEEPSPEED"),
+        *("PORT", "TARGETS"),
+        *("FIELD_TRACES", "HEALTHY_HOURS", "SWEEP_EVERY", "TEST_EXAMPLES", "UPDATE_GOLDEN"),
+    )
+)

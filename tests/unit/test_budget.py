@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
+import pickle
 
 import pytest
 
@@ -86,6 +89,9 @@ def test_a_budget_folds_text_into_numbers():
         ({"memory_peak": "1 GiB", "memory_peak_bytes": 5}, "both given"),
         ({"cost": -1}, ">= 0"),
         ({"step_time": "fast"}, "not a duration"),
+        ({"memory": "40 GiB"}, "memory: no such field; did you mean memory_peak"),
+        ({"runtime": "8h"}, "did you mean run_time"),
+        ({"euros": 40}, "no such field; a budget has cost, run_time, memory_peak and step_time"),
     ],
 )
 def test_a_budget_that_cannot_be_meant(arguments, why):
@@ -99,3 +105,13 @@ def test_currencies_are_never_mixed_and_a_missing_one_fits_any():
     check_currency(None, Money(1.0, "USD"))
     with pytest.raises(ConfigError, match=r"EUR.*USD"):
         check_currency(Budget(cost="4 EUR"), Money(1.0, "USD"))
+
+
+def test_a_number_without_its_name_is_told_how_to_write_it():
+    with pytest.raises(ConfigError, match=r"Budget\(cost='40 USD'\)"):
+        Budget("40 USD")
+
+
+def test_a_budget_can_be_copied_and_pickled():
+    budget = Budget(cost="40 USD", run_time="8h")
+    assert pickle.loads(pickle.dumps(budget)) == copy.deepcopy(budget) == dataclasses.replace(budget) == budget

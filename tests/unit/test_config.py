@@ -119,3 +119,51 @@ def test_where_to_listen(text, where):
 def test_where_nobody_can_listen(text):
     with pytest.raises(ConfigError):
         parse_listen(text)
+
+
+FINDINGS = {"hang": ("most", "factor"), "eval_share": (), "input_bound": ("info_ratio",)}
+
+
+def checked(here, arguments=None, environ=None):
+    said: list[str] = []
+    return load(arguments or {}, environ=environ or {}, cwd=here, warn=said.append, findings=FINDINGS), said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"ignore": ("eval_shaer",)}, "'eval_shaer' is no finding; did you mean eval_share"),
+        ({"ignore": "hang, nonsense"}, "'nonsense' is no finding$"),
+        ({"thresholds": {"hang.mots": 3}}, "'hang.mots' is no threshold; did you mean hang.most"),
+        ({"thresholds": {"hang": {"facto": 3}}}, "did you mean hang.factor"),
+        ({"thresholds": {"info_rati": 3}}, "did you mean info_ratio"),
+        ({"thresholds": {"eval_share.most": 3}}, "eval_share has none"),
+    ],
+)
+def test_a_name_that_is_no_finding_is_told_with_the_nearest_one(here, arguments, why):
+    with pytest.raises(ConfigError, match=why):
+        checked(here, arguments)
+
+
+def test_a_wrong_name_in_a_file_or_variable_is_said_and_the_right_ones_count(here):
+    (here / "trainbudget.toml").write_text("[thresholds]\n'hang.most' = 5\n'hang.mots' = 6\n")
+    settings, said = checked(here, environ={"TRAINBUDGET_IGNORE": "eval_shaer, hang"})
+    assert (settings.ignore, settings.thresholds) == (("hang",), {"hang.most": 5.0})
+    assert len(said) == 2
+    assert "trainbudget.toml" in said[0]
+    assert "hang.most" in said[0]
+    assert "eval_share" in said[1]
+
+
+def test_a_variable_that_is_none_is_said_with_the_nearest_one(here):
+    environ = {"TRAINBUDGET_PRISE": "2 USD/h", "TRAINBUDGET_RUN_ID": "7", "TRAINBUDGET_DEBUG": "1", "OTHER_PRISE": "x"}
+    settings, said = checked(here, environ=environ)
+    assert settings == Settings()
+    assert said == ["environment: TRAINBUDGET_PRISE: no such variable; did you mean TRAINBUDGET_PRICE?; it is ignored"]
+
+
+def test_a_variable_that_does_not_go_with_an_argument_gives_way(here):
+    settings, said = loaded(here, {"budget": "40 EUR"}, {"TRAINBUDGET_PRICE": "2 USD/h"})
+    assert (settings.budget.currency, settings.price) == ("EUR", None)
+    assert len(said) == 1
+    assert "never mixed" in said[0]

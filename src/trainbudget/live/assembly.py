@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trainbudget.budget import Money
 from trainbudget.config import Settings
+from trainbudget.engine.detect import RECORDS
 from trainbudget.events import Bound, BudgetFact, Gpu, Header, Host, Number, Price
 from trainbudget.live.identity import Ranks
 
@@ -82,12 +82,17 @@ def header_of(run: RunFacts, settings: Settings, sampler: Any) -> Header:
     )
 
 
+def finding_names() -> dict[str, tuple[str, ...]]:
+    """Every finding's code with the names of its thresholds, as `ignore` and `thresholds` may name them."""
+    return {code: tuple(threshold.name for threshold in record.thresholds) for code, record in RECORDS.items()}
+
+
 def price_of(settings: Settings, gpus: tuple[Gpu, ...], t_s: float) -> Price | None:
     """The price of one GPU-hour with its source: given, else from a dated row; None = GPU-hours and no money."""
     if settings.price is not None:
         today = datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
-        currency = settings.price.currency or (settings.budget.currency if settings.budget else None) or "USD"
-        return Price(t_s=t_s, per_gpu_hour=settings.price.amount, currency=currency, source="given", date=today)
+        price = settings.price
+        return Price(t_s=t_s, per_gpu_hour=price.amount, currency=currency_of(settings), source="given", date=today)
     from trainbudget.plan.prices import resolve
 
     name = next((g.name for g in gpus if g.owned and g.name), None)
@@ -97,12 +102,21 @@ def price_of(settings: Settings, gpus: tuple[Gpu, ...], t_s: float) -> Price | N
     if quote is None:
         return None
     if settings.budget is not None and settings.budget.currency not in (None, quote.currency):
-        _log.warning("the budget is in %s, the price table in %s: give a price", settings.budget.currency, quote.currency)
+        _log.warning(
+            "the budget is in %s, the list price of this card in %s: no money is counted; give a price, for example '2.49 %s/h'",
+            *(settings.budget.currency, quote.currency, settings.budget.currency),
+        )
         return None
     return quote.fact(t_s)
 
 
-def with_gpu(request: Mapping[str, Any], gpus: Sequence[Gpu], price: Money | None, ranks: Ranks) -> dict[str, Any]:
+def currency_of(settings: Settings) -> str:
+    """Of a given price: its own, else the budget's."""
+    given = (settings.price, settings.budget)
+    return next((what.currency for what in given if what is not None and what.currency), "USD")
+
+
+def with_gpu(request: Mapping[str, Any], gpus: Sequence[Gpu], settings: Settings, ranks: Ranks) -> dict[str, Any]:
     """A plan's tables, with the card that this process trains on, the number of ranks and the price that is paid.
 
     Raises:
@@ -111,7 +125,7 @@ def with_gpu(request: Mapping[str, Any], gpus: Sequence[Gpu], price: Money | Non
     name = next((gpu.name for gpu in gpus if gpu.owned and gpu.name), None)
     if name is None:
         raise ValueError("no GPU to plan for")
-    money = None if price is None else f"{price.amount} {price.currency or 'USD'}/h"
+    money = None if settings.price is None else f"{settings.price.amount} {currency_of(settings)}/h"
     gpu = {"name": name, "count": ranks.world_size, "price_per_hour": money}
     return {**request, "tables": {**request["tables"], "gpu": gpu}}
 

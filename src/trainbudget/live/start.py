@@ -119,11 +119,12 @@ def _parts(monitor: Life) -> Parts:
     settings, run = monitor.settings, monitor.run
     if settings.log:
         add_handler(_log)
-    for text in monitor._warnings:
-        _log.warning("%s", text)
     run.host = _attempt(monitor, "host", host_of)
     started = _attempt(monitor, "host", process_started_unix_s)
     first = _claim_process_start()
+    if first and run.ranks.rank == 0:  # variables and files are the job's: once is enough
+        for text in monitor._warnings:
+            _log.warning("%s", text)
     run.process_started_s = min(0.0, started - run.started_unix_s) if started is not None and first else 0.0
     writer = _attempt(monitor, "record", lambda: _writer(monitor)) if settings.record else None
     sinks: list[Sink] = [LogSink(_log)] if settings.log else []
@@ -145,7 +146,10 @@ def _preamble(monitor: Life, sampler: Sampler, url: str | None) -> list[AnyEvent
     """The header, with the price, and what a plan says; and the lines a run starts with."""
     settings, run = monitor.settings, monitor.run
     header = header_of(run, settings, sampler)
-    header.price = _attempt(monitor, "price", lambda: _price(monitor, sampler))
+    header.price = price = _attempt(monitor, "price", lambda: _price(monitor, sampler))
+    budget = header.budget
+    if budget is not None and budget.cost is not None and budget.currency is None and price is not None:
+        budget.currency = price.currency  # a number alone is meant in the money that is spent
     plan: list[AnyEvent] = []
     if settings.plan not in (None, "auto"):
         plan = _attempt(monitor, "plan", lambda: plan_facts(str(settings.plan))) or []

@@ -100,7 +100,7 @@ class Monitor(Steps):
 
         def with_card() -> Mapping[str, Any]:
             feeder.sampler.ready.wait(READY_S)
-            return with_gpu(request(), feeder.sampler.gpus, self.settings.price, self.run.ranks)
+            return with_gpu(request(), feeder.sampler.gpus, self.settings, self.run.ranks)
 
         self._auto_plan.start(with_card)
 

@@ -12,7 +12,7 @@ from trainbudget.clock import Clock, SystemClock
 from trainbudget.config import Settings, load
 from trainbudget.engine.report import Report
 from trainbudget.events import AnyEvent, End, Header
-from trainbudget.live.assembly import RunFacts, allowed
+from trainbudget.live.assembly import RunFacts, allowed, finding_names
 from trainbudget.live.counters import Counters
 from trainbudget.live.feeder import Feeder
 from trainbudget.live.harmless import harmless
@@ -41,7 +41,7 @@ class Life:
         """Everything but the look at the port: a copy's port is its original's, which may well be there still."""
         self._arguments = {"framework": framework, "steps_total": steps_total, **arguments}
         self._warnings: list[str] = []
-        self.settings: Settings = load(arguments, warn=self._warnings.append)
+        self.settings: Settings = load(arguments, warn=self._warnings.append, findings=finding_names())
         self._inert = self.settings.disabled
         self._closed = False
         self._lock = threading.Lock()
