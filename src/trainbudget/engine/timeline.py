@@ -50,6 +50,8 @@ GAP_PERIODS = 10.0
 #: ... but never a shorter one: a thread that holds the interpreter (a large tokenisation, a long compile) silences everybody
 #: for that long without any suspend.
 GAP_FLOOR_S = 30.0
+#: A hole teaches this much at most about how far apart lines are: after a night's sleep they come as before.
+RHYTHM_MOST_S = 60.0
 #: Hang = no step for this many median steps, at least this long (contract).
 HANG_STEPS = 10.0
 HANG_FLOOR_S = 120.0
@@ -130,6 +132,8 @@ class Timeline:
             self.gaps.append((self.now_s, t_s))
             self.gaps_s += ahead_s
             del self.gaps[:-256]
+            # Where nothing but long steps is told, every pause is such a hole: the second one is the rhythm of the lines.
+            self._spacing_s += 0.1 * (min(ahead_s, RHYTHM_MOST_S) - self._spacing_s)
         else:
             self._spacing_s += 0.1 * (min(ahead_s, 600.0) - self._spacing_s)
         self.now_s = t_s
