@@ -2,9 +2,8 @@
 run.
 
 The adapter configurations are read from a clone of https://github.com/huggingface/peft given with ``--peft``. Restated here is
-what decides
-about memory: batches are padded (a mask goes into attention), buckets run from long to short, so a short batch precedes the
-    longest one,
+what decides about memory: batches are padded (a mask goes into attention); buckets of 20 batches run from long to short, so a
+short batch precedes the longest one; the cache is emptied every 10 steps, so also just before each bucket's longest batch;
 ``outputs`` and ``loss`` live until they are bound again.
 """
 
@@ -35,17 +34,23 @@ def trace_row(row: dict[str, Any], clone: Path, target: TargetGpu) -> Trace:
 
     def with_adapter() -> torch.nn.Module:
         import peft
+        from peft.tuners.boft import layer as boft
 
+        # boft fills a permutation matrix element by element, minutes of operators a model; a trace reads no values
+        boft.BOFTLayer.perm2mat = lambda self, indices: torch.zeros(len(indices), len(indices))  # type: ignore[method-assign]
         model = build()
         known = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING[peft.PeftType(adapter["peft_type"])]
         fields = set(known.__dataclass_fields__)
-        return peft.get_peft_model(
-            model, known(**{k: v for k, v in adapter.items() if k in fields and k not in _SET_BY_PEFT})
-        ).train()
+        config = known(**{k: v for k, v in adapter.items() if k in fields and k not in _SET_BY_PEFT})
+        with torch.device(
+            "cpu"
+        ):  # the base model is loaded on the card; peft makes its tensors on the host and moves the adapter's
+            return peft.get_peft_model(model, config).train()
 
     kept: dict[str, Any] = {}
 
     def step(model: Any, batch: dict[str, torch.Tensor]) -> Any:
+        torch.cuda.empty_cache()
         kept["outputs"] = model(**batch, use_cache=None, num_items_in_batch=1000)
         kept["loss"] = kept["outputs"].loss
         kept["loss"].backward()

@@ -24,6 +24,10 @@ class ByteCounter:
         """Forget a block."""
         self.reserved_bytes -= block.size
 
+    def release_unused(self) -> int:
+        """There are no segments."""
+        return 0
+
 
 @dataclass(slots=True)
 class Peak:
@@ -82,6 +86,10 @@ class Ledger:
         handles = [self.malloc(size, category) for size in sizes]
         for handle in handles:
             self.free(handle)
+
+    def empty_cache(self) -> None:
+        """The allocator gives its unused segments back."""
+        self.allocator.release_unused()
 
     def enter(self, phase: Phase) -> None:
         """What follows belongs to ``phase``."""

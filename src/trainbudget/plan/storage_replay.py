@@ -15,7 +15,7 @@ class StorageReplay:
         self._scratch: list[int] = []
 
     def apply(self, event: Event) -> bool:
-        """Whether the event was one of a storage."""
+        """Whether the event was one of a storage or of the allocator."""
         kind, a, b, c = event
         if kind == Kind.MALLOC:
             self.born(a, b, Category(c))
@@ -28,6 +28,8 @@ class StorageReplay:
             if len(self._scratch) == c:
                 self._ledger.scratch(self._scratch)
                 self._scratch = []
+        elif kind == Kind.EMPTY_CACHE:
+            self._ledger.empty_cache()
         else:
             return False
         return True

@@ -69,7 +69,7 @@ class Patches:
 
 
 @contextlib.contextmanager
-def cuda_answers(target: TargetGpu, devices: int = 1) -> Iterator[None]:
+def cuda_answers(target: TargetGpu, devices: int = 1, empty_cache: Callable[[], None] | None = None) -> Iterator[None]:
     """``torch.cuda`` answers for the target card: availability, capability, memory, name, streams; no driver is touched."""
     importlib.import_module(
         "torch._dynamo"
@@ -77,6 +77,8 @@ def cuda_answers(target: TargetGpu, devices: int = 1) -> Iterator[None]:
     patches = Patches()
     for name, answer in _cuda_functions(target, devices).items():
         patches.put(torch.cuda, name, answer)
+    if empty_cache is not None:
+        patches.put(torch.cuda, "empty_cache", empty_cache)
     patches.put(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     if torch.version.cuda is None:
         patches.put(torch.version, "cuda", "12.8")
@@ -257,8 +259,12 @@ def _overwriting_apply() -> Callable[..., torch.nn.Module]:
 
 
 @contextlib.contextmanager
-def user_sees_cuda(target: TargetGpu) -> Iterator[None]:
-    """Everything user code asks about devices is answered as on the target; torch's fast optimizer paths accept fake tensors."""
+def user_sees_cuda(target: TargetGpu, empty_cache: Callable[[], None] | None = None) -> Iterator[None]:
+    """Everything user code asks about devices is answered as on the target; torch's fast optimizer paths accept fake tensors.
+
+    Args:
+        empty_cache: called when user code gives unused segments back.
+    """
     importlib.import_module("torch._dynamo")
     patches = Patches()
 
@@ -290,17 +296,27 @@ def user_sees_cuda(target: TargetGpu) -> Iterator[None]:
     if hasattr(hugging_face, "is_fake_tensor"):
         # transformers builds full attention masks while something is exported; a real step skips them and takes the flash kernel.
         patches.put(hugging_face, "is_fake_tensor", lambda value: False)
+    _shape_rules_of_cuda(patches)
     fast_types = _fast_types()
     for types in fast_types:
         types.append(FakeTensor)
     try:
-        with cuda_answers(target):
+        with cuda_answers(target, empty_cache=empty_cache):
             yield
     finally:
         for types in fast_types:
             types.remove(FakeTensor)
         patches.put_back()
         forget_weight_casts()
+
+
+def _shape_rules_of_cuda(patches: Patches) -> None:
+    """torch's shape rules lay results out as the device's libraries do and ask which it is: cuSOLVER's svd gives Vh by rows, so
+    that slices of it are views that keep the whole; LAPACK's gives it by columns, and they are copied."""
+    rules = importlib.import_module("torch._meta_registrations")
+    hint = getattr(rules, "device_hint", None)
+    if hint is not None:
+        patches.put(rules, "device_hint", lambda tensor: "cuda" if hint(tensor) == NAME else hint(tensor))
 
 
 def _fast_types() -> list[list[type]]:

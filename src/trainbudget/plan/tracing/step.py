@@ -79,7 +79,7 @@ def simulated(recorder: Recorder, target: TargetGpu) -> Iterator[None]:
     install()
     AttentionTarget.capability = target.capability
     with (
-        user_sees_cuda(target),
+        user_sees_cuda(target, lambda: recorder.mark(Kind.EMPTY_CACHE)),
         _backward_seen(recorder),
         torch.autograd.set_multithreading_enabled(False),  # an error inside backward then reaches the caller
         SimulatedMode(allow_non_fake_inputs=True),

@@ -61,6 +61,7 @@ class Kind(IntEnum):
     UNIT_POST_FORWARD = 9
     UNIT_PRE_BACKWARD = 10
     UNIT_POST_BACKWARD = 11
+    EMPTY_CACHE = 12  # unused segments are given back (``torch.cuda.empty_cache``)
 
 
 Event = tuple[int, int, int, int]
