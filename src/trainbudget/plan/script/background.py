@@ -20,12 +20,18 @@ def step_back() -> None:
     """Give up CPU, disk and memory to everybody else; what the platform lacks is left."""
     with contextlib.suppress(AttributeError, OSError):
         os.setpriority(os.PRIO_PROCESS, 0, LEAST_PRIORITY)
-    for name, text in (("autogroup", str(LEAST_PRIORITY)), ("oom_score_adj", _ENDED_FIRST)):
-        with contextlib.suppress(OSError):
-            # autogroup: a session of its own has a share of its own, whatever the priority inside it (sched(7)).
-            Path("/proc/self", name).write_text(text, encoding="ascii")
+    _write("oom_score_adj", _ENDED_FIRST)
+    if os.name == "posix" and os.getsid(0) == os.getpid():
+        # A session of its own has a share of its own, whatever the priority inside it (sched(7), autogroup). Somebody else's
+        # session is left alone: the training itself may be in it.
+        _write("autogroup", str(LEAST_PRIORITY))
     with contextlib.suppress(AttributeError, OSError, ValueError, psutil.Error):
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
+def _write(name: str, text: str) -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self", name).write_text(text, encoding="ascii")
 
 
 def end_with(parent: int, *, every_s: float = 1.0) -> None:
