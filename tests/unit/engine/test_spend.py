@@ -132,6 +132,25 @@ def test_shares_that_are_fine(events):
     assert [f.code for f in findings(events)] == []
 
 
+def saving(*seconds: float) -> list:
+    build = Build().gpu().start()
+    for save_s in seconds:
+        build.steps(200).phase("save", save_s)
+    return build.steps(40).end()
+
+
+def test_a_first_save_that_takes_long_is_no_habit():
+    assert findings(saving(200.0, 3.0, 3.0, 3.0), "save_share") == []
+
+
+def test_one_upload_that_took_long_does_not_hide_the_others():
+    assert one(saving(20.0, 20.0, 200.0, 20.0), "save_share").cleared_s is None
+
+
+def test_a_long_save_that_comes_again_is_a_habit():
+    assert one(saving(3.0, 100.0, 3.0, 100.0), "save_share")
+
+
 def test_planned_evaluation_is_no_finding():
     events = Build(budget={"eval_time_s": 200.0, "steps_total": 300}).gpu().start()
     for _ in range(3):

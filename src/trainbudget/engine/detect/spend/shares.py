@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from trainbudget.engine.detect.base import BaseDetector, Signal, View
 from trainbudget.engine.detect.money import cost_of, hours_and_money
+from trainbudget.engine.tracks.phase_shares import PhaseShare
 from trainbudget.engine.tracks.steps import MIN_STEPS, WINDOW_S, WINDOW_STEPS
 from trainbudget.findings import CodeRecord, Route, Severity, Threshold
 from trainbudget.quantities import duration, percent
@@ -26,6 +27,19 @@ _EVIDENCE = {
     "cost": "of them; null without a price",
     "projected_gpu_seconds": "at the end of the run at this share; null while its end is unknown",
 }
+
+
+#: Phases of one kind take the same time within a factor of two; one that takes three times as long as any other was another
+#: matter (the first save of a run, an upload that retried) until it comes again.
+ONCE_RATIO = 3.0
+
+
+def _once_only(share: PhaseShare, span_s: float, limit: float) -> bool:
+    """Whether a single long phase makes the share, and the others do not."""
+    longest, *others = sorted((c.own_s for c in share.cycles), reverse=True)
+    if not others or longest <= ONCE_RATIO * others[0]:
+        return False
+    return sum(others) < limit * (span_s - longest)
 
 
 class _Share(BaseDetector):
@@ -50,7 +64,7 @@ class _Share(BaseDetector):
         ratio = seconds / span_s
         if ratio < view.limit(self.record, "share_ratio") or share.total_s < view.limit(self.record, "least_s"):
             return
-        if self._planned(view, share.total_s):
+        if self._planned(view, share.total_s) or _once_only(share, span_s, view.limit(self.record, "share_ratio")):
             return
         booked = view.ledger.seconds.get(self.kind, 0.0)
         cycles = len(share.cycles)
@@ -104,8 +118,8 @@ class EvalShare(_Share):
         title="Evaluation takes a large part of the run",
         condition="Evaluation takes 15 % or more of the wall time of the newest cycles, after two evaluations and 100 steps or "
         "10 minutes.",
-        silent="In sanity checks and before the first step; after a single evaluation; below half a minute in all; while the "
-        "planned evaluation time has room.",
+        silent="In sanity checks and before the first step; after a single evaluation, or a single long one among short ones; "
+        "below half a minute in all; while the planned evaluation time has room.",
         evidence=_EVIDENCE,
         thresholds=(
             Threshold(
@@ -134,7 +148,8 @@ class SaveShare(_Share):
         severity=Severity.WARNING,
         title="Saving takes a large part of the run",
         condition="Saving takes 5 % or more of the wall time of the newest cycles, after two saves and 100 steps or 10 minutes.",
-        silent="After a single save; below half a minute in all; while the planned saving time has room.",
+        silent="After a single save, or a single long one among short ones; below half a minute in all; while the planned saving "
+        "time has room.",
         evidence=_EVIDENCE,
         thresholds=(
             Threshold(
