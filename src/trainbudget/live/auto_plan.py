@@ -139,6 +139,7 @@ class AutoPlan:
             return "the run is over"
         command = [sys.executable, "-m", "trainbudget.plan.script.beside", str(path), str(os.getpid())]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TRAINBUDGET_DISABLED": "1"}
+        environment["TMPDIR"] = str(path.parent)  # what it leaves behind when it is ended goes with the folder
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
