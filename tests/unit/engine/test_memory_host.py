@@ -117,3 +117,15 @@ def test_something_else_that_fills_the_disk():
         course(build, 1, flat(), step_s=5.0)
     found = one(build.end("interrupted"), "disk_forecast")
     assert found.forecast.at_s == pytest.approx(10 + 300 * 5.01, rel=0.05)
+
+
+@pytest.mark.parametrize(("room_gib", "raised"), [(120.0, False), (72.0, True)])
+def test_what_fills_is_not_drawn_far_in_its_first_minutes(room_gib, raised):
+    """Pages that are touched for the first time: 60 GiB with a time constant of 200 s, a straight line for two minutes."""
+    build = course(card(budget={"steps_total": 5000}).start(), 10, flat())
+    begin_s = build.t
+    for _ in range(30):
+        filled = 60.0 * (1.0 - math.exp(-(build.t - begin_s) / 200.0)) if not raised else 0.2 * (build.t - begin_s)
+        build.host.update(children_rss_bytes=(20.0 + filled) * GIB, memory_available_bytes=(room_gib - filled) * GIB)
+        course(build, 1, flat(), step_s=5.0)
+    assert bool(findings(build.end("interrupted"), "host_memory_forecast")) is raised

@@ -57,7 +57,8 @@ class HostMemoryForecast(BaseDetector):
         title="The host will run out of memory",
         condition="Resident memory of the process and its children grows, or available memory falls, with a significant trend "
         "that meets the limit (cgroup or machine) within the run; or a worker was killed for it.",
-        silent="In start-up; without a trend; beyond five times the span over which it was seen; when the run ends before.",
+        silent="In start-up; without a trend; beyond five times the span over which it was seen (twice in its first ten minutes);"
+        " when the run ends before.",
         evidence={
             "rss_bytes": "resident, own process",
             "children_rss_bytes": "resident, loader workers and other children",
@@ -70,6 +71,15 @@ class HostMemoryForecast(BaseDetector):
         },
         thresholds=(
             Threshold(name="reach", default=REACH, unit="ratio", reason="a line is not drawn further than five times its span"),
+            Threshold(
+                name="early_reach",
+                default=2.0,
+                unit="ratio",
+                reason="what fills (page cache, arenas, copies on write) is a straight line at first: it is not drawn far yet",
+            ),
+            Threshold(
+                name="early_s", default=600.0, unit="s", reason="a first pass over the data has filled most of that by then"
+            ),
             Threshold(name="least_s", default=120.0, unit="s", reason="workers fill their prefetch queues in the first minute"),
             Threshold(name="critical_s", default=600.0, unit="s", reason="time to save a checkpoint and stop by hand"),
         ),
@@ -105,7 +115,8 @@ class HostMemoryForecast(BaseDetector):
             return
         by, (at, low, high), line, span = best
         ahead = at - timeline.now_s
-        if span < view.limit(self.record, "least_s") or ahead > view.limit(self.record, "reach") * span:
+        reach = view.limit(self.record, "early_reach" if span < view.limit(self.record, "early_s") else "reach")
+        if span < view.limit(self.record, "least_s") or ahead > reach * span:
             return
         left, pace = timeline.steps_left, timeline.steps.median_s()
         if left is not None and pace is not None and ahead > 1.5 * left * pace:
