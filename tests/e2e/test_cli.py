@@ -193,6 +193,49 @@ def test_run_switched_off_is_the_script_alone(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+OWN = """
+import time
+{imports}
+print("trainbudget is only spoken of here")
+def train():
+    with {monitor}(run_name="mine") as monitor:
+        for _ in range(5):
+            with monitor.step():
+                time.sleep(0.05)
+{body}
+"""
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_run_gives_way_to_a_monitor_that_the_script_really_starts(tmp_path, started):
+    text = OWN.format(
+        imports="import importlib; own = importlib.import_module('train' + 'budget')",
+        monitor="own.Monitor",
+        body="time.sleep(1.0); train()" if started else "time.sleep(1.0)",
+    )
+    done = run(tmp_path, text, "--x", TRAINBUDGET_INTERVAL="0.05")
+    assert done.code == 0, done.err
+    assert done.err.count("has its own monitor, which takes over") == started
+    directory = run_of(tmp_path)  # one record, whoever wrote it
+    assert directory.name.startswith("mine-" if started else "train-")
+    _, outcomes, facts = outcome_of(tmp_path)
+    assert outcomes == ["finished"]
+    assert sum(f.count or 1 for f in facts if isinstance(f, Step)) == (5 if started else 0)
+    assert facts[0].process_started_s < (-0.9 if started else -0.05)  # the second before is billed once, by the one that is left
+    assert facts[0].price.per_gpu_hour == 2.0
+
+
+def test_what_run_was_asked_for_reaches_the_scripts_own_monitor(tmp_path):
+    text = OWN.format(imports="import trainbudget", monitor="trainbudget.Monitor", body="train()")
+    (tmp_path / "train.py").write_text(text)
+    asked = ("--budget", "4 USD", "--run-time", "2h", "--price", "2 USD/h")
+    done = trainbudget("run", *asked, "train.py", cwd=tmp_path, **QUIET)
+    assert done.code == 0, done.err
+    summary = json.loads(trainbudget("replay", str(run_of(tmp_path)), "--json", cwd=tmp_path).out)["summary"]
+    assert summary["budget"]["cost"]["value"] == 4.0
+    assert summary["budget"]["run_time_s"]["value"] == 7200.0
+
+
 HUGGINGFACE = """
 import tempfile, torch
 from transformers import Trainer, TrainingArguments

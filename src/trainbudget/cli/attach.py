@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from trainbudget.live.assembly import planned
+from trainbudget.monitor import Monitor
+
 
 def attach_to_frameworks(monitor: Any) -> None:
     """From now on every Hugging Face and Lightning Trainer built in this process has the callback, once."""
@@ -22,6 +25,26 @@ def attach_to_frameworks(monitor: Any) -> None:
         }
     )
     sys.meta_path.insert(0, finder)
+
+
+def give_way_to_own_monitors(monitor: Monitor, script: str) -> None:
+    """A monitor that the script starts by itself takes over: two of them would bill the same seconds twice."""
+    original = Monitor.start
+
+    @functools.wraps(original)
+    def start(self: Monitor) -> None:
+        if self is monitor or self.started or self.inert or monitor.inert:
+            original(self)
+            return
+        print(f"trainbudget: {script} has its own monitor, which takes over", file=sys.stderr)
+        asked = monitor.settings.budget
+        monitor.give_way()
+        original(self)
+        own = self.settings.budget
+        if asked is not None and asked.run_time_s is not None and (own is None or own.run_time_s is None):
+            self.expect(run_time_s=planned(asked.run_time_s, "given"))
+
+    Monitor.start = start  # type: ignore[assignment, method-assign]
 
 
 def _add_to_huggingface(module: ModuleType, monitor: Any) -> None:

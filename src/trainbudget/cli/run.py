@@ -12,6 +12,7 @@ from typing import Any
 
 from trainbudget.cli import OK
 from trainbudget.errors import ConfigError
+from trainbudget.live.told_errors import is_interrupt
 
 
 def add_parser(verbs: Any) -> None:
@@ -33,7 +34,7 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainbudget.budget import Budget
-    from trainbudget.cli.attach import attach_to_frameworks
+    from trainbudget.cli.attach import attach_to_frameworks, give_way_to_own_monitors
     from trainbudget.monitor import Monitor
 
     script = Path(args.script)
@@ -42,20 +43,14 @@ def run(args: argparse.Namespace) -> int:
     if args.plan is not None and args.plan != "auto":
         _check_plan(args.plan)
     budget = Budget(cost=args.budget, run_time=args.run_time) if args.budget or args.run_time else None
-    if "trainbudget" in script.read_text(encoding="utf-8", errors="replace"):
-        # It brings its own monitor: a second one would bill the same seconds again. What was asked for here reaches it.
-        return _run_watched_by_itself(script, args)
     monitor = Monitor(framework="loop", budget=budget, price=args.price, plan=args.plan, run_name=script.stem)
-    attach_to_frameworks(monitor)
-    monitor.start()
-    return _run_script(script, args.arguments, monitor)
-
-
-def _run_watched_by_itself(script: Path, args: argparse.Namespace) -> int:
-    print(f"trainbudget: {script.name} has its own monitor and is run as it is", file=sys.stderr)
+    # What was asked for here reaches monitors of the script's own too, in this process and in those that it starts.
     given = {"TRAINBUDGET_BUDGET": args.budget, "TRAINBUDGET_PRICE": args.price, "TRAINBUDGET_PLAN": args.plan}
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
-    return _run_script(script, args.arguments, None)
+    attach_to_frameworks(monitor)
+    give_way_to_own_monitors(monitor, script.name)
+    monitor.start()
+    return _run_script(script, args.arguments, monitor)
 
 
 def _check_plan(path: str) -> None:
@@ -84,7 +79,7 @@ def _run_script(script: Path, arguments: list[str], monitor: Any) -> int:
         code = err.code if isinstance(err.code, int) else OK if err.code is None else 1
         if isinstance(err.code, str):
             print(err.code, file=sys.stderr)
-        _close(monitor, "finished" if code == 0 else "failed")
+        _close(monitor, "finished" if code == 0 else "interrupted" if is_interrupt(err) else "failed")
         return code
     except BaseException as err:  # noqa: BLE001 - the script's own error: shown as Python would, then its exit code
         if monitor is not None:

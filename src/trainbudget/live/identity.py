@@ -15,6 +15,8 @@ from pathlib import Path
 DEFAULT_PARENT = "trainbudget_runs"
 #: ASCII digits, and no more of them than a count of processes has: int() takes neither "²" nor thousands of digits.
 _INT = re.compile(r"-?[0-9]{1,18}")
+#: More restarts than anybody lets a job have: such a number is no count.
+_MOST_RESTARTS = 10_000
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -84,12 +86,24 @@ def safe_name(text: str) -> str:
     return cleaned or "run"
 
 
-def run_directory(
-    environ: Mapping[str, str], ranks: Ranks, *, name: str, identity: str, parent: str | None, own: str | None
-) -> Path:
-    """Where this rank writes: `PARENT/NAME-ID`, and `ranks/N` below it for rank N > 0."""
-    base = Path(own) if own else Path(parent or DEFAULT_PARENT) / f"{safe_name(name)}-{identity}"
+def run_directory(*, name: str, identity: str, parent: str | None, own: str | None) -> Path:
+    """Where the job writes: `PARENT/NAME-ID`, or its own directory."""
+    return Path(own) if own else Path(parent or DEFAULT_PARENT) / f"{safe_name(name)}-{identity}"
+
+
+def rank_directory(job: Path, ranks: Ranks, attempt: int) -> Path:
+    """Where this rank of an attempt (from 1) writes: `NAME-ID`, then `NAME-ID-2`; in each `ranks/N` for rank N > 0."""
+    base = job if attempt == 1 else job.with_name(f"{job.name}-{attempt}")
     return base / "ranks" / str(ranks.rank) if ranks.rank > 0 else base
+
+
+def attempt_of(environ: Mapping[str, str]) -> int:
+    """Which attempt of the job this is, from 1: torchrun's restarts of its workers, else Slurm's of a requeued job."""
+    for variable in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
+        restarts = _int(environ.get(variable))
+        if restarts is not None and 0 <= restarts < _MOST_RESTARTS:
+            return restarts + 1
+    return 1
 
 
 def prepare_directory(directory: Path, ranks: Ranks) -> None:

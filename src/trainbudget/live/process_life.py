@@ -5,15 +5,22 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
+import multiprocessing
 import os
 import sys
+import threading
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainbudget.live.console import let_go_of_stuck_handlers
+from trainbudget.live.identity import Ranks
+from trainbudget.live.probes.process_group import own_ranks
 
 if TYPE_CHECKING:
     from trainbudget.monitor.life import Life
+
+_log = logging.getLogger("trainbudget")
 
 
 def follow(monitor: Life) -> None:
@@ -24,10 +31,33 @@ def follow(monitor: Life) -> None:
         os.register_at_fork(after_in_child=functools.partial(_forget_in_child, reference))
 
 
-def in_loader_worker() -> bool:
-    """Whether this process is a worker of a torch `DataLoader`, however it was started."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """Where a monitor runs; its copies take this along."""
+
+    pid: int
+    ranks: Ranks
+
+
+def in_worker(origin: Watched | None) -> bool:
+    """Whether this process only works for the one that trains: then training is watched there.
+
+    A worker of a torch `DataLoader`, however it was started; or a process that multiprocessing has started from the one
+    where the monitor that ours is a copy of runs (`origin`), unless it is another rank of the job.
+    """
     data = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None
+    if data is not None and data.get_worker_info() is not None:
+        return True
+    parent = multiprocessing.parent_process()
+    if origin is None or parent is None or parent.pid != origin.pid:
+        return False
+    return own_ranks() == origin.ranks
+
+
+def tell_of_worker(pid: int) -> None:
+    """Say once, on a thread of its own, that nothing is watched here."""
+    text = "this worker process has a copy of the monitor of process %d, which watches the run: nothing is watched here"
+    threading.Thread(target=_log.info, args=(text, pid), name="trainbudget-note", daemon=True).start()
 
 
 def last_error() -> BaseException | None:
@@ -47,7 +77,7 @@ def _close_at_exit(reference: weakref.ref[Life], before: BaseException | None) -
             monitor.exception(error)
         monitor.close()
     if monitor._feeder.thread.is_alive():
-        let_go_of_stuck_handlers(logging.getLogger("trainbudget"))
+        let_go_of_stuck_handlers(_log)
 
 
 def _forget_in_child(reference: weakref.ref[Life]) -> None:

@@ -6,22 +6,23 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainbudget.config import parse_listen
 from trainbudget.engine.report import Report
 from trainbudget.errors import ConfigError, TrainBudgetError
 from trainbudget.events import AnyEvent, Price
-from trainbudget.live.assembly import backend_factory, header_of, price_of
+from trainbudget.live.assembly import RunFacts, backend_factory, header_of, price_of
 from trainbudget.live.console import add_handler
 from trainbudget.live.enforce import Enforcer
 from trainbudget.live.expectations import Expectations
 from trainbudget.live.feeder import Feeder, Parts
-from trainbudget.live.identity import prepare_directory, ranks_of, run_directory, run_id, run_name
+from trainbudget.live.identity import attempt_of, prepare_directory, rank_directory, ranks_of, run_directory, run_id, run_name
 from trainbudget.live.pipeline import Pipeline
 from trainbudget.live.plan_facts import plan_facts
 from trainbudget.live.probes.host import HostProbe, host_of, process_started_unix_s
+from trainbudget.live.probes.process_group import own_ranks
 from trainbudget.live.sampler import Sampler
 from trainbudget.sinks.base import FanOut, Sink
 from trainbudget.sinks.log import LogSink
@@ -45,9 +46,7 @@ def start_feeder(monitor: Life) -> Feeder:
         RuntimeError: the system gives no thread.
     """
     settings, run, clock = monitor.settings, monitor.run, monitor._clock
-    run.ranks = ranks_of(os.environ)
-    if run.ranks.world_size == 1 and run.given_ranks is not None:
-        run.ranks = run.given_ranks
+    run.ranks = own_ranks(run.given_ranks)
     run.id = run_id(os.environ, run.ranks)
     run.name = run_name(settings.run_name, fallback=run.name if run.name != "run" else None)
     run.started_unix_s = clock.unix_s() - (clock.now_s() - monitor._zero_s)
@@ -186,20 +185,33 @@ def _claim_process_start() -> bool:
 
     The mark belongs to the process, not to a module: it is gone in a child, and there once however often we are imported.
     """
-    mark = f"_TRAINBUDGET_CLAIMED_{os.getpid()}"
-    if mark in os.environ:
+    if _claim() in os.environ:
         return False
-    os.environ[mark] = "1"
+    os.environ[_claim()] = "1"
     return True
+
+
+def leave_no_trace(run: RunFacts) -> None:
+    """A run that gives way to another one of its process: its record goes, the time since the process began is free again."""
+    os.environ.pop(_claim(), None)
+    directory, run.directory = run.directory, None
+    if directory is not None:
+        for path in (*directory.glob("trace*.jsonl*"), *directory.glob("summary.json*")):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # others' files, or other ranks, are there too
+            directory.rmdir()
+
+
+def _claim() -> str:
+    return f"_TRAINBUDGET_CLAIMED_{os.getpid()}"
 
 
 def _writer(monitor: Life) -> TraceWriter | None:
     run, settings = monitor.run, monitor.settings
-    wanted = run_directory(
-        os.environ, run.ranks, name=run.name, identity=run.id, parent=settings.directory, own=settings.run_directory
-    )
-    for attempt in range(1, _DIRECTORY_TRIES + 1):
-        directory = wanted if attempt == 1 else _beside(wanted, attempt)
+    job = run_directory(name=run.name, identity=run.id, parent=settings.directory, own=settings.run_directory)
+    first = attempt_of(os.environ)  # all ranks of an attempt write side by side, whichever of them the last one had
+    for attempt in range(first, first + _DIRECTORY_TRIES):
+        directory = rank_directory(job, run.ranks, attempt)
         if any(directory.glob("trace*.jsonl*")):
             continue  # of an earlier attempt under the same name: its seconds are its own
         try:
@@ -212,12 +224,8 @@ def _writer(monitor: Life) -> TraceWriter | None:
             return None
         run.directory = directory
         return writer
-    _log.warning("no record: %s and its neighbours are in use by other runs", wanted)
+    _log.warning("no record: %s and its neighbours are in use by other runs", job)
     return None
-
-
-def _beside(directory: Path, number: int) -> Path:
-    return directory.with_name(f"{directory.name}-{number}")
 
 
 def _outputs(monitor: Life) -> list[Sink]:

@@ -11,6 +11,9 @@ from trainbudget.events import Event
 #: What an `oom` moment carries of the error's own words.
 _OOM_NUMBERS = ("gpu", "requested_bytes", "allocated_bytes", "reserved_bytes", "free_bytes", "total_bytes")
 
+#: What a handler of SIGTERM and the like exits with, by the shells' convention: 128 + the signal's number.
+_SIGNAL_EXITS = range(129, 129 + 64)
+
 
 def moment(t_s: float, name: str, **detail: object) -> Event:
     """An `event` with what is known of its detail."""
@@ -34,8 +37,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether somebody ended training on purpose: Ctrl-C, or an exit that is no error."""
-    return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code)
+    """Whether somebody ended training on purpose: Ctrl-C, or an exit that is no error or told by a signal."""
+    if isinstance(error, SystemExit):
+        return not error.code or (isinstance(error.code, int) and error.code in _SIGNAL_EXITS)
+    return isinstance(error, KeyboardInterrupt)
 
 
 def exception_moment(t_s: float, error: BaseException) -> Event:

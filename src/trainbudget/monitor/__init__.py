@@ -15,6 +15,7 @@ from trainbudget.events import AnyEvent, BudgetFact, Model
 from trainbudget.live.assembly import with_gpu
 from trainbudget.live.auto_plan import AutoPlan
 from trainbudget.live.harmless import harmless
+from trainbudget.live.process_life import Watched
 from trainbudget.monitor.steps import Steps
 
 _OWN_LOOP = (
@@ -65,7 +66,7 @@ class Monitor(Steps):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled or deep-copied monitor is a fresh one, not started: threads and files stay with the original."""
-        return (_fresh, (self._arguments,))
+        return (_fresh, (self._arguments, self._runs_in))
 
     # --- what else is known
 
@@ -116,8 +117,9 @@ class Monitor(Steps):
             self._auto_plan.stop()
 
 
-def _fresh(arguments: Mapping[str, Any]) -> Monitor:
+def _fresh(arguments: Mapping[str, Any], origin: Watched | None = None) -> Monitor:
     own = {"framework": arguments["framework"], "steps_total": arguments["steps_total"]}
     monitor = Monitor.__new__(Monitor)
     monitor._set_up(clock=None, arguments={key: value for key, value in arguments.items() if key not in own}, **own)
+    monitor._origin = origin
     return monitor

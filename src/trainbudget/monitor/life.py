@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from trainbudget.live.counters import Counters
 from trainbudget.live.feeder import Feeder
 from trainbudget.live.harmless import harmless
 from trainbudget.live.probes.garbage import GarbageProbe
-from trainbudget.live.process_life import follow, in_loader_worker
+from trainbudget.live.process_life import Watched, follow, in_worker, tell_of_worker
 from trainbudget.live.queue import FactQueue
 from trainbudget.live.told_errors import exception_moment, first_time, is_interrupt, is_out_of_memory, moment, oom_moment
 from trainbudget.live.training import Training
@@ -44,6 +45,7 @@ class Life:
         self.settings: Settings = load(arguments, warn=self._warnings.append, findings=finding_names())
         self._inert = self.settings.disabled
         self._closed = False
+        self._origin: Watched | None = None  # where the monitor runs that this one is a copy of
         self._lock = threading.Lock()
         self._clock: Clock = clock or SystemClock()
         self._now_s = self._clock.now_s
@@ -64,8 +66,10 @@ class Life:
         with self._lock:
             if self._feeder is not None or self._closed:
                 return
-            if in_loader_worker():
+            if in_worker(self._origin):
                 self._inert = True  # a copy that a data set took along: training is watched where it happens
+                if self._origin is not None and self.settings.log:
+                    tell_of_worker(self._origin.pid)
                 return
             from trainbudget.live.start import start_feeder
 
@@ -127,6 +131,28 @@ class Life:
         if first_time(error, "oom"):
             self._read_allocators("phase")
             self._put(oom_moment(self._t_s(), error, self._visible))
+
+    @harmless
+    def give_way(self) -> None:
+        """Another monitor of this process watches from now on. Without a step of our own nothing is left of us."""
+        feeder = self._feeder
+        if feeder is None or self._training.highest or self._training.left is not None:
+            self.close()
+            return
+        from trainbudget.live.start import leave_no_trace
+
+        with self._lock:
+            self._closed = True
+        self._drop_references()
+        feeder.stop.set()
+        feeder.thread.join(CLOSE_S)
+        self._inert = True
+        leave_no_trace(self.run)
+
+    @property
+    def _runs_in(self) -> Watched | None:
+        """What copies of this monitor are told."""
+        return Watched(pid=os.getpid(), ranks=self.run.ranks) if self.started else self._origin
 
     def _forget(self) -> None:
         """In a forked child, which has none of our threads."""

@@ -24,6 +24,8 @@ ELSEWHERE = {
     "trainbudget.live.probes.host:available_bytes": "called by HostProbe.read, which is a boundary",
     "trainbudget.live.probes.step_clock:StepMarks.idle_before_s": "follows busy_s in the same guard",
     "trainbudget.gpu.mock:MockBackend.events": "the mock tells no moments; see unit/live/test_sampler.py",
+    "trainbudget.live.start:leave_no_trace": "for monitors that give way to another one, see e2e/test_cli.py",
+    "trainbudget.live.start:ranks_of": "used by require_free_port only; own_ranks is a boundary",
     "trainbudget.live.start:parse_listen": "used by require_free_port only",
     "trainbudget.live.start:require_free_port": "raises on purpose, at construction and with strict_port only",
     "trainbudget.live.start:start_feeder": "the function whose collaborators these are",
@@ -33,10 +35,11 @@ ELSEWHERE = {
 #: allocator statistics and two event records a step.
 TRAINING_THREAD = (
     "trainbudget.live.probes.garbage:",
+    "trainbudget.live.probes.process_group:",
     "trainbudget.live.probes.step_clock:CudaStepClock",
     "trainbudget.live.probes.torch_memory:",
     "trainbudget.live.start:backend_factory",
-    "trainbudget.live.start:ranks_of",
+    "trainbudget.live.start:own_ranks",
     "trainbudget.live.start:run_id",
     "trainbudget.live.start:run_name",
     "trainbudget.live.start:Enforcer",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -103,18 +102,83 @@ def test_a_copy_of_a_running_monitor_is_a_fresh_one():
     assert monitor.report.steps.done == 1
 
 
-def test_a_monitor_goes_to_a_spawned_process():
-    monitor = trainbudget.Monitor(**FAST)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_steps_of, (monitor,)) == 3
-
-
-def _steps_of(monitor: trainbudget.Monitor) -> int:
+FRESH = """
+import multiprocessing, trainbudget
+def steps_of(monitor):
     with monitor:
         for _ in range(3):
             with monitor.step():
                 pass
-    return int(monitor.report.steps.done)
+    return monitor.report.steps.done
+if __name__ == "__main__":
+    monitor = trainbudget.Monitor(backend="mock:healthy", interval=0.05, listen="off", run_name="small")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(steps_of, (monitor,)) == 3
+"""
+
+
+def test_a_monitor_that_runs_nowhere_yet_goes_to_a_spawned_process(tmp_path):
+    ended = run_script(FRESH, tmp_path)
+    assert ended.code == 0, ended.err
+    assert sum(f.count or 1 for f in read_trace(run_directory(tmp_path)) if isinstance(f, Step)) == 3
+
+
+WORKER = """
+import multiprocessing, time, trainbudget
+def prepare(monitor):
+    with monitor.step():
+        pass
+    time.sleep(0.2)  # the note is written on a thread of its own
+    return monitor.inert
+if __name__ == "__main__":
+    with trainbudget.Monitor(backend="mock:healthy", interval=0.05, listen="off", run_name="small") as monitor:
+        with monitor.step(), multiprocessing.get_context("{context}").Pool(1) as pool:
+            assert pool.apply(prepare, (monitor,))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_worker_with_a_copy_of_a_running_monitor_has_no_run_of_its_own(tmp_path, context):
+    ended = run_script(WORKER.format(context=context), tmp_path)
+    assert ended.code == 0, ended.err
+    steps = [f for f in read_trace(run_directory(tmp_path)) if isinstance(f, Step)]
+    assert sum(f.count or 1 for f in steps) == 1
+
+
+RANKS = """
+import sys, time, trainbudget, torch.distributed as dist, torch.multiprocessing as mp
+def train(rank, monitor, store):
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+    with monitor:
+        for _ in range(3 + rank):
+            with monitor.step():
+                time.sleep(0.05)
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    monitor = trainbudget.Monitor(backend="none", interval=0.05, listen="off", run_name="small", run_directory=sys.argv[1])
+    mp.spawn(train, args=(monitor, sys.argv[1] + ".store"), nprocs=2)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_no_launcher_tells_of_are_those_of_the_process_group(tmp_path):
+    script, run = tmp_path / "script.py", tmp_path / "run"
+    script.write_text(RANKS, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script), str(run)],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank, directory in enumerate((run, run / "ranks" / "1")):
+        facts = list(read_trace(directory))
+        assert (facts[0].rank, facts[0].world_size) == (rank, 2)
+        assert sum(f.count or 1 for f in facts if isinstance(f, Step)) == 3 + rank
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["run"]
 
 
 def test_two_monitors_side_by_side_have_their_own_port_and_record(tmp_path):

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from trainbudget.live.identity import Ranks, prepare_directory, ranks_of, run_directory, run_id, run_name, safe_name
+from trainbudget.live.identity import (
+    Ranks,
+    attempt_of,
+    prepare_directory,
+    rank_directory,
+    ranks_of,
+    run_directory,
+    run_id,
+    run_name,
+    safe_name,
+)
 
 ALONE = Ranks()
 
@@ -74,13 +84,35 @@ def test_names_are_safe_in_paths():
 def test_directories_of_ranks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = {"name": "a b", "identity": "7", "parent": None, "own": None}
-    first = run_directory({}, ALONE, **arguments)
-    assert first == Path("trainbudget_runs/a-b-7")
-    third = run_directory({}, Ranks(rank=3, world_size=4), **arguments)
-    assert third == first / "ranks" / "3"
+    job = run_directory(**arguments)
+    assert rank_directory(job, ALONE, 1) == job == Path("trainbudget_runs/a-b-7")
+    third = rank_directory(job, Ranks(rank=3, world_size=4), 1)
+    assert third == job / "ranks" / "3"
     prepare_directory(third, Ranks(rank=3, world_size=4))
     assert third.is_dir()
     assert Path("trainbudget_runs/.gitignore").read_text() == "*\n"
-    own = run_directory({}, ALONE, **arguments | {"own": str(tmp_path / "mine")})
+    own = run_directory(**arguments | {"own": str(tmp_path / "mine")})
     prepare_directory(own, ALONE)
     assert not (tmp_path / ".gitignore").exists()
+
+
+def test_the_ranks_of_an_attempt_write_side_by_side():
+    job = Path("runs/a-7")
+    assert rank_directory(job, ALONE, 2) == Path("runs/a-7-2")
+    assert rank_directory(job, Ranks(rank=1, world_size=2), 2) == Path("runs/a-7-2/ranks/1")
+
+
+@pytest.mark.parametrize(
+    ("environ", "attempt"),
+    [
+        ({}, 1),
+        ({"TORCHELASTIC_RESTART_COUNT": "0"}, 1),
+        ({"TORCHELASTIC_RESTART_COUNT": "2", "SLURM_RESTART_COUNT": "5"}, 3),
+        ({"SLURM_RESTART_COUNT": "1"}, 2),
+        ({"TORCHELASTIC_RESTART_COUNT": "-1"}, 1),
+        ({"TORCHELASTIC_RESTART_COUNT": "many"}, 1),
+        ({"TORCHELASTIC_RESTART_COUNT": "9" * 18}, 1),
+    ],
+)
+def test_which_attempt_this_is(environ, attempt):
+    assert attempt_of(environ) == attempt
