@@ -1,9 +1,9 @@
-"""Replays of DDP, FSDP1 and FSDP2 against bytes counted on real CPU ranks: equal to a few small tensors (counters, the loss)."""
+"""Replays of DDP, FSDP1 and FSDP2 against bytes counted on real CPU ranks: equal to a few small tensors (counters, the loss,
+statistics that the CPU keeps in another dtype)."""
 
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +13,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from trainbudget.plan.memory import TargetGpu, TrainSpec, trace_step  # noqa: E402
-from trainbudget.plan.replay import replay  # noqa: E402
-from trainbudget.plan.sharding.replay import replay_sharded  # noqa: E402
 from trainbudget.plan.simulated_device import backend  # noqa: E402
-from trainbudget.plan.tracing.trace import Phase  # noqa: E402
 
-RANK = Path(__file__).with_name("rank_memory.py")
-TOLERANCE_BYTES = 4096  # a few scalars that the CPU run has and the trace has not
+from .replayed_net import RANK, replayed  # noqa: E402
+
+TOLERANCE_BYTES = {
+    "fp32": 4096,  # a few scalars and the batch of token ids
+    "bf16": 8192,  # and means and deviations of the layer norms: fp32 on a GPU, bf16 on the CPU, 256 rows x 2 x 2 B x 4
+}
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,79 +28,74 @@ pytestmark = [
     pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed package"),
 ]
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+MIXED = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
 
 
-def counted_bytes(strategy: str, micro_steps: int, world: int) -> int:
-    """Highest bytes of forward and backward in the third step of real ranks."""
-    port = free_port()
-    ranks = range(world if strategy.startswith("ddp") else 1)  # the fake process group needs no partner
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(RANK), strategy, str(micro_steps), str(rank), str(world), str(port)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in ranks
-    ]
-    outputs = [process.communicate(timeout=240) for process in running]
-    assert all(process.returncode == 0 for process in running), outputs[0][1][-2000:]
-    line = next(line for line in outputs[0][0].splitlines() if line.startswith("{"))
-    return int(json.loads(line)["peak_bytes"])
+def case(strategy: str, micro_steps: int, world: int, **options: Any) -> dict[str, Any]:
+    return {"strategy": strategy, "micro_steps": micro_steps, "world": world, **options}
 
 
-def replayed_bytes(strategy: str, micro_steps: int, world: int, options: dict[str, Any]) -> int:
-    sys.path.insert(0, str(RANK.parent))
-    try:
-        import rank_memory
-    finally:
-        sys.path.pop(0)
-    spec = TrainSpec(
-        strategy=strategy,  # type: ignore[arg-type]
-        world_size=world,
-        strategy_options=options,
-        gradient_accumulation=micro_steps,
-        loop="plain",
-        max_grad_norm=None,
-        precision="fp32",
-    )
-    trace = trace_step(
-        model=rank_memory.Net,
-        batches=[torch.zeros(rank_memory.BATCH, rank_memory.LENGTH, dtype=torch.long)],
-        training_step=rank_memory.loss_of,
-        optimizer_factory=lambda p: torch.optim.AdamW(p, foreach=True),
-        target=TargetGpu(),
-        spec=spec,
-        steps=3,
-    )
-    ledger = (replay if strategy == "ddp" else replay_sharded)(trace, cublas_bytes=0, exact=True)
-    return max(ledger.phase_peaks[Phase.FORWARD], ledger.phase_peaks[Phase.BACKWARD])
+DDP = [
+    case("ddp", 1, 2),
+    case("ddp", 1, 2, gradient_as_bucket_view=True),
+    case("ddp", 3, 2),
+]
+FSDP = [
+    case("fsdp", 1, 4),
+    case("fsdp", 3, 4),
+    case("fsdp", 1, 4, limit_all_gathers=False),
+    case("fsdp", 1, 4, shard_grad_op=True),
+    case("fsdp", 1, 8, replicas=2),
+    case("fsdp", 1, 4, **MIXED),
+    case("fsdp", 3, 4, **MIXED),
+    case("fsdp", 1, 8, replicas=2, **MIXED),
+    case("fsdp2", 1, 4),
+    case("fsdp2", 3, 4),
+    case("fsdp2", 1, 8),
+    case("fsdp2", 1, 4, reshard_after_forward=False),
+    case("fsdp2", 1, 8, replicas=2),
+    case("fsdp2", 1, 4, param_dtype="bf16"),
+    case("fsdp2", 1, 4, **MIXED),
+    case("fsdp2", 3, 4, **MIXED),
+    case("fsdp2", 1, 4, reshard_after_forward=False, **MIXED),
+    case("fsdp2", 1, 8, replicas=2, param_dtype="bf16"),
+]
 
 
-FP32 = {"shard_dtype": "fp32", "param_dtype": "fp32"}
-FSDP1 = {**FP32, "backward_prefetch": "pre", "use_orig_params": True}
+def started(rank: int, folder: Path, cases: list[dict[str, Any]]) -> subprocess.Popen[str]:
+    command = [sys.executable, str(RANK), str(rank), str(folder), json.dumps(cases)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(
-    ("counted", "strategy", "micro_steps", "world", "options"),
-    [
-        ("ddp", "ddp", 1, 2, {}),
-        ("ddp_view", "ddp", 1, 2, {"gradient_as_bucket_view": True}),
-        ("ddp", "ddp", 3, 2, {}),
-        ("fsdp", "fsdp", 1, 4, FSDP1),
-        ("fsdp", "fsdp", 3, 4, FSDP1),
-        ("fsdp2", "fsdp2", 1, 4, FP32),
-        ("fsdp2", "fsdp2", 3, 4, FP32),
-        ("fsdp2", "fsdp2", 1, 8, FP32),
-    ],
-)
-def test_the_replay_equals_the_counted_bytes(
-    counted: str, strategy: str, micro_steps: int, world: int, options: dict[str, Any]
-) -> None:
-    expected = counted_bytes(counted, micro_steps, world)
-    assert replayed_bytes(strategy, micro_steps, world, options) == pytest.approx(expected, abs=TOLERANCE_BYTES)
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """What rank 0 counted, by case: all of FSDP in one process (the fake process group needs no partner), DDP in two."""
+    folder = tmp_path_factory.mktemp("ranks")
+    running = [started(0, folder, FSDP), started(0, folder, DDP), started(1, folder, DDP)]
+    outputs = [process.communicate(timeout=600) for process in running]
+    for process, (_, error) in zip(running, outputs, strict=True):
+        assert process.returncode == 0, error[-2000:]
+    found: dict[str, dict[str, int]] = {}
+    for cases, (output, _) in zip((FSDP, DDP), outputs, strict=False):
+        lines = [line for line in output.splitlines() if line.startswith('{"forward')]
+        found.update((json.dumps(c), json.loads(line)) for c, line in zip(cases, lines, strict=True))
+    return found
+
+
+def strategy_options(wanted: dict[str, Any]) -> dict[str, Any]:
+    """The replay's options for what the ranks were told."""
+    told = {k: v for k, v in wanted.items() if k not in ("strategy", "micro_steps", "world", "limit_all_gathers")}
+    if wanted["strategy"] == "ddp":
+        return told
+    stored = {"shard_dtype": "fp32", "param_dtype": "fp32"}
+    prefetch = {"backward_prefetch": "pre", "use_orig_params": True} if wanted["strategy"] == "fsdp" else {}
+    return {**stored, **prefetch, **told}
+
+
+@pytest.mark.parametrize("wanted", [*DDP, *FSDP], ids=lambda w: "-".join(f"{k}={v}" for k, v in w.items()))
+def test_the_replay_equals_the_counted_bytes(counted: dict[str, dict[str, int]], wanted: dict[str, Any]) -> None:
+    compute = wanted.get("param_dtype", "fp32")
+    found = replayed(wanted["strategy"], compute, wanted["micro_steps"], wanted["world"], strategy_options(wanted))
+    expected = counted[json.dumps(wanted)]
+    for what in ("forward_backward_bytes", "optimizer_bytes"):
+        assert found[what] == pytest.approx(expected[what], abs=TOLERANCE_BYTES[compute]), what

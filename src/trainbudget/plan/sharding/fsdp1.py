@@ -6,32 +6,21 @@ a flat parameter with trained ones (``use_orig_params``), they get gradients too
 
 from __future__ import annotations
 
-from trainbudget.plan.sharding.strategy import FIRST, LAST, MIDDLE, ONLY, Strategy, ceil_div
-from trainbudget.plan.sharding.timeline import ITEM_BYTES
+from typing import Any
+
+from trainbudget.plan.sharding.fully_sharded import FullySharded
+from trainbudget.plan.sharding.strategy import FIRST, LAST, MIDDLE, ONLY, ceil_div
 from trainbudget.plan.tracing.trace import Category, Parameter
 
 PRE_UNSHARD, UNSHARD, POST_BACKWARD = "pre_unshard", "unshard", "post_backward"
 
 
-class Fsdp1(Strategy):
-    """Options: ``shard_dtype``, ``param_dtype``, ``reduce_dtype``, ``shard_grad_op`` (SHARD_GRAD_OP: parameters stay gathered
-    from forward to backward), ``backward_prefetch`` (``none`` as accelerate's default, ``pre`` as torch's), ``cpu_offload``."""
+class Fsdp1(FullySharded):
+    """Options beside those of both: ``shard_grad_op`` (SHARD_GRAD_OP: parameters stay gathered from forward to backward),
+    ``backward_prefetch`` (``none`` as accelerate's default, ``pre`` as torch's)."""
 
-    def __init__(
-        self,
-        world: int,
-        *,
-        shard_dtype: str = "fp32",
-        param_dtype: str = "bf16",
-        reduce_dtype: str | None = None,
-        shard_grad_op: bool = False,
-        backward_prefetch: str = "none",
-        cpu_offload: bool = False,
-    ) -> None:
-        super().__init__(world)
-        self.compute, self.stored = ITEM_BYTES[param_dtype], ITEM_BYTES[shard_dtype]
-        self.reduced = ITEM_BYTES[reduce_dtype or param_dtype]
-        self.offload = cpu_offload
+    def __init__(self, world: int, *, shard_grad_op: bool = False, backward_prefetch: str = "none", **options: Any) -> None:
+        super().__init__(world, **options)
         self._shard_grad_op = shard_grad_op
         self._prefetch = backward_prefetch == "pre"
 
@@ -41,9 +30,6 @@ class Fsdp1(Strategy):
     def local_elements(self, parameter: Parameter) -> int:
         return ceil_div(parameter.elements, self.world)
 
-    def item_bytes(self, parameter: Parameter) -> int:
-        return self.stored
-
     def setup(self) -> None:
         self._wanted = [[i for i in unit if self.timeline.parameters[i].graded] for unit in self.timeline.unit_parameters]
         if not self.offload:
@@ -51,9 +37,8 @@ class Fsdp1(Strategy):
                 self.ledger.malloc(self._unit_local(unit) * self.stored, Category.PARAMETERS)
 
     def begin(self) -> None:
+        super().begin()
         self._full: dict[int, int | None] = {}
-        self._order: list[int] = []
-        self._before: set[int] = set()
         if self.micro in (MIDDLE, LAST):  # no_sync keeps whole flat gradients, frozen parts included
             for unit in range(len(self.timeline.unit_parameters)):
                 if self._wanted[unit]:
@@ -81,16 +66,15 @@ class Fsdp1(Strategy):
             return
         if unit != 0 and not self._shard_grad_op:
             self._reshard(unit)
-        self._order.append(unit)
+        self.note_forward(unit)
 
     def pre_backward(self, unit: int) -> None:
-        if unit in self._before:
+        if not self.begins_backward(unit):
             return
-        self._before.add(unit)
         self._gather(unit)
-        place = self._order.index(unit) if unit in self._order else 0
-        if place > 0 and self._prefetch:
-            self._gather(self._order[place - 1])
+        before = self.before_in_forward(unit)
+        if before is not None and self._prefetch:
+            self._gather(before)
 
     def gradient(self, parameter: int, storage: int) -> None:
         self.gradients[parameter] = storage
@@ -125,24 +109,12 @@ class Fsdp1(Strategy):
         cast = None
         if self.reduced != self.compute:
             cast = self.ledger.malloc(local * self.world * self.reduced, Category.COMMUNICATION, POST_BACKWARD)
-        out = self.ledger.malloc(local * self.reduced, Category.GRADIENTS, POST_BACKWARD)
-        if self.reduced != self.stored:
-            stored = self.ledger.malloc(local * self.stored, Category.GRADIENTS, POST_BACKWARD)
-            self.ledger.free(out)
-            out = stored
-        if self.offload:
-            self.ledger.free(out)
-        else:
-            self.until_zero_grad.append(out)
+        self.ledger.free(self.keep_reduced(local, POST_BACKWARD))
         self.ledger.free(cast)
 
     def end_backward(self) -> None:
         for unit in list(self._full):
             self._reshard(unit)
-
-    def optimizer_step(self) -> None:
-        if not self.offload:
-            super().optimizer_step()
 
     def save_bytes(self) -> int:
         """A full state dict unshards one unit at a time in the stored dtype."""

@@ -8,33 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainbudget.plan.sharding.strategy import FIRST, LAST, MIDDLE, Strategy, ceil_div
-from trainbudget.plan.sharding.timeline import ITEM_BYTES
+from trainbudget.plan.sharding.fully_sharded import FullySharded
+from trainbudget.plan.sharding.strategy import FIRST, LAST, MIDDLE, ceil_div
 from trainbudget.plan.tracing.trace import Category, Parameter
 
 GATHER, REDUCE = "all_gather", "reduce_scatter"
 
 
-class Fsdp2(Strategy):
-    """Options: ``shard_dtype`` of the stored parameters, ``param_dtype`` of compute, ``reduce_dtype``,
-    ``reshard_after_forward`` (bool, or ``"all_but_last"`` as torchtitan), ``cpu_offload``, ``reduce_scatter_inputs`` kept
-    (torch default 1)."""
+class Fsdp2(FullySharded):
+    """Options beside those of both: ``reshard_after_forward`` (bool, or ``"all_but_last"`` as torchtitan),
+    ``reduce_scatter_inputs`` kept (torch default 1)."""
 
-    def __init__(
-        self,
-        world: int,
-        *,
-        shard_dtype: str = "fp32",
-        param_dtype: str = "bf16",
-        reduce_dtype: str | None = None,
-        reshard_after_forward: Any = True,
-        cpu_offload: bool = False,
-        reduce_scatter_inputs: int = 1,
-    ) -> None:
-        super().__init__(world)
-        self.compute, self.stored = ITEM_BYTES[param_dtype], ITEM_BYTES[shard_dtype]
-        self.reduced = ITEM_BYTES[reduce_dtype or param_dtype]
-        self.offload = cpu_offload
+    def __init__(self, world: int, *, reshard_after_forward: Any = True, reduce_scatter_inputs: int = 1, **options: Any) -> None:
+        super().__init__(world, **options)
         self._reshard = reshard_after_forward
         self._inputs_kept = reduce_scatter_inputs
 
@@ -43,21 +29,19 @@ class Fsdp2(Strategy):
         rows = parameter.shape[0] if parameter.shape else 1
         return ceil_div(rows, self.world) * (parameter.elements // max(1, rows))
 
-    def item_bytes(self, parameter: Parameter) -> int:
-        return self.stored
-
     def setup(self) -> None:
         if not self.offload:
             for p in self.timeline.parameters:
                 self.ledger.malloc(self.local_elements(p) * self.stored, Category.PARAMETERS)
 
     def begin(self) -> None:
+        super().begin()
         self._gathered: dict[int, int | None] = {}
         self._full: dict[int, list[int | None]] = {}
         self._held: int | None = None
-        self._order: list[int] = []
         self._inputs: list[int | None] = []
-        self._before, self._after = set[int](), set[int]()
+        self._after: set[int] = set()
+        self._all_reduced: list[int | None] = []
         self._graded: set[int] = set()
         if self.micro in (MIDDLE, LAST):  # unsharded_accumulated_grad is kept in reduce_dtype
             for i, p in enumerate(self.timeline.parameters):
@@ -113,20 +97,19 @@ class Fsdp2(Strategy):
         if self._reshards(unit):
             self._free_full(unit)
         if self._parameters(unit):
-            self._order.append(unit)
+            self.note_forward(unit)
         if unit == 0:
             self.ledger.free(self._held)
             self._held = None
 
     def pre_backward(self, unit: int) -> None:
-        if unit in self._before or not self._parameters(unit):
+        if not self._parameters(unit) or not self.begins_backward(unit):
             return
-        self._before.add(unit)
         self._gather(unit)
         self._copy_out(unit, forward=False)
-        place = self._order.index(unit) if unit in self._order else 0
-        if place > 0:
-            self._gather(self._order[place - 1])
+        before = self.before_in_forward(unit)
+        if before is not None:
+            self._gather(before)
 
     def gradient(self, parameter: int, storage: int) -> None:
         self.gradients[parameter] = storage
@@ -162,27 +145,19 @@ class Fsdp2(Strategy):
                 self.ledger.free(self.accumulated.pop(i))
             else:
                 self.drop(i)
-        out = self.ledger.malloc(local * self.reduced, Category.GRADIENTS, REDUCE)
-        if self.reduced != self.stored:
-            cast = self.ledger.malloc(local * self.stored, Category.GRADIENTS, REDUCE)
-            self.ledger.free(out)
-            out = cast
-        if self.offload:
-            self.ledger.free(out)
+        left_over = self.keep_reduced(local, REDUCE)
+        if self.replicas > 1:
+            self._all_reduced.append(left_over)  # the all-reduce between replicas may still read it
         else:
-            self.until_zero_grad.append(out)
+            self.ledger.free(left_over)
         self._inputs.append(packed)
 
     def end_backward(self) -> None:
         for unit in reversed(range(len(self.timeline.unit_parameters))):
             self.post_backward(unit)
-        for handle in [*self._inputs, *self._gathered.values()]:
+        for handle in [*self._inputs, *self._all_reduced, *self._gathered.values()]:
             self.ledger.free(handle)
-        self._inputs, self._gathered = [], {}
-
-    def optimizer_step(self) -> None:
-        if not self.offload:
-            super().optimizer_step()
+        self._inputs, self._all_reduced, self._gathered = [], [], {}
 
     def save_bytes(self) -> int:
         """A full state dict gathers one parameter at a time in the stored dtype."""

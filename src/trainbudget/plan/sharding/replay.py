@@ -110,8 +110,8 @@ def _mark(event: Event, strategy: Strategy, ledger: Ledger, storages: StorageRep
         strategy.in_backward = a == Phase.BACKWARD
     elif kind == Kind.BACKWARD_END:
         strategy.end_backward()
-        ledger.enter(Phase.OPTIMIZER)
         if strategy.micro not in (FIRST, MIDDLE):
+            ledger.enter(Phase.OPTIMIZER)
             strategy.optimizer_step()
     elif kind == Kind.UNIT_PRE_FORWARD:
         strategy.pre_forward(a)

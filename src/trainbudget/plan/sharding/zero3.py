@@ -1,17 +1,18 @@
-"""DeepSpeed ZeRO 3 (0.19, ``runtime/zero/stage3.py``, ``partitioned_param_coordinator.py``): parameters fetched a sub-module
-at a time.
+"""DeepSpeed ZeRO 3 (0.19, ``runtime/zero/stage3.py``): everything on 1/world, parameters gathered a module at a time.
 
-A gathered parameter is released only when its next use is far away (``stage3_max_reuse_distance``) or too many are live, so a
-model below about 1e9 parameters stays gathered from its forward to its backward.
+Gradients pass through one bucket that lives for the whole run; to be reduced, a bucket with more than one parameter is packed
+once more. The gradient partition is never freed. The optimizer steps one sub-group after another, with nothing gathered.
 """
 
 from __future__ import annotations
 
 from trainbudget.plan.sharding.strategy import Strategy, ceil_div
 from trainbudget.plan.sharding.timeline import ITEM_BYTES
+from trainbudget.plan.sharding.zero3_coordinator import Coordinator, Reach
+from trainbudget.plan.sharding.zero12 import NORM_BYTES
 from trainbudget.plan.tracing.trace import Category, Kind, Parameter
 
-GATHER, REDUCE = "all_gather", "reduce_scatter"
+REDUCE = "reduce_scatter"
 
 
 class Zero3(Strategy):
@@ -36,9 +37,11 @@ class Zero3(Strategy):
         self.offload = offload_optimizer
         self._offload_param = offload_param
         self._bucket_elements = int(reduce_bucket_size)
-        self._prefetch = int(stage3_prefetch_bucket_size)
-        self._max_live = int(stage3_max_live_parameters)
-        self._max_reuse = int(stage3_max_reuse_distance)
+        self._reach = Reach(
+            prefetch_bucket_size=int(stage3_prefetch_bucket_size),
+            max_live_parameters=int(stage3_max_live_parameters),
+            max_reuse_distance=int(stage3_max_reuse_distance),
+        )
         self._threshold = int(stage3_param_persistence_threshold)
         self._sub_group = int(sub_group_size)
         self._grad_item = ITEM_BYTES[grad_accum_dtype] if grad_accum_dtype else None
@@ -60,96 +63,37 @@ class Zero3(Strategy):
             ledger.malloc(sum(self.local_elements(p) for p in parameters) * self._item, Category.PARAMETERS)
         if not self.offload:
             ledger.malloc(owned * 4, Category.OPTIMIZER_STATE)
-            state_item = self.optimizer.item_bytes or 4
-            self._states = [
-                ledger.malloc(int(owned * state_item), Category.OPTIMIZER_STATE) for _ in range(self.optimizer.tensors)
-            ]
             ledger.malloc(owned * self._grad, Category.GRADIENTS)  # grad_partitions_flat_buffer, never freed
         ledger.malloc(self._bucket_elements * self._item, Category.COMMUNICATION)  # one bucket for the whole run
-        self._persistent = {i for i, p in enumerate(parameters) if p.elements <= self._threshold}
-        for i in self._persistent:
-            ledger.malloc(parameters[i].elements * self._item, Category.PARAMETERS)
         uses = (Kind.UNIT_PRE_FORWARD, Kind.UNIT_PRE_BACKWARD)
-        self._uses = [e[1] for e in self.timeline.events if e[0] in uses]  # as the coordinator's own recorded order
+        self._gathered = Coordinator(
+            ledger,
+            parameters,
+            self.timeline.unit_parameters,
+            [e[1] for e in self.timeline.events if e[0] in uses],
+            {i for i, p in enumerate(parameters) if p.elements <= self._threshold},
+            world=self.world,
+            item_bytes=self._item,
+            reach=self._reach,
+        )
+        self._gathered.gather_persistent()
 
     def begin(self) -> None:
-        self._live: dict[int, int | None] = {}
-        self._live_elements = 0
-        self._place = -1
+        self._gathered.begin()
         self._filled = 0
         self._bucket: list[int] = []
 
-    def _needed(self, unit: int) -> list[int]:
-        return [i for i in self.timeline.unit_parameters[unit] if i not in self._persistent]
-
-    def _fetch(self, wanted: list[int]) -> None:
-        wanted = [i for i in wanted if i not in self._live]
-        if not wanted:
-            return
-        sizes = [self.local_elements(self.timeline.parameters[i]) * self.world for i in wanted]
-        flat = self.ledger.malloc(sum(sizes) * self._item, Category.COMMUNICATION, GATHER) if len(wanted) > 1 else None
-        for i, size in zip(wanted, sizes, strict=True):
-            self._live[i] = self.ledger.malloc(size * self._item, Category.PARAMETERS, GATHER)
-            self._live_elements += self.timeline.parameters[i].elements
-        self.ledger.free(flat)  # a coalesced gather is one flat buffer and a torch.cat for each parameter
-
-    def _use(self, unit: int) -> None:
-        self._place += 1
-        while self._place < len(self._uses) and self._uses[self._place] != unit:
-            self._place += 1
-        self._fetch(self._needed(unit))
-        self._fetch(self._ahead(min(self._max_live - self._live_elements, self._prefetch)))
-
-    def _ahead(self, budget: int) -> list[int]:
-        found: list[int] = []
-        seen: set[int] = set()
-        for unit in self._uses[self._place + 1 :]:
-            for i in self._needed(unit):
-                if i in self._live or i in seen:
-                    continue
-                budget -= self.timeline.parameters[i].elements
-                if budget < 0:
-                    return found
-                found.append(i)
-                seen.add(i)
-        return found
-
-    def _release(self, unit: int) -> None:
-        soon: set[int] = set()
-        distance = 0
-        for later in self._uses[self._place + 1 :]:
-            if distance >= self._max_reuse:
-                break
-            for i in self._needed(later):
-                soon.add(i)
-                distance += self.timeline.parameters[i].elements
-        for i in self._needed(unit):
-            if i in self._live and (i not in soon or self._live_elements > self._max_live):
-                self.ledger.free(self._live.pop(i))
-                self._live_elements -= self.timeline.parameters[i].elements
-
     def pre_forward(self, unit: int) -> None:
-        self._use(unit)
+        self._gathered.fetch(unit, backward=False)
 
     def post_forward(self, unit: int) -> None:
-        self._release(unit)
+        self._gathered.release(unit, backward=False)
 
     def pre_backward(self, unit: int) -> None:
-        if unit in self._uses[self._place + 1 :]:
-            self._use(unit)
+        self._gathered.fetch(unit, backward=True)
 
     def post_backward(self, unit: int) -> None:
-        self._release(unit)
-
-    def _reduce(self) -> None:
-        bucket, self._bucket, self._filled = self._bucket, [], 0
-        if not bucket:
-            return
-        elements = sum(self.local_elements(self.timeline.parameters[i]) for i in bucket)
-        packed = self.ledger.malloc(elements * self.world * self._item, Category.COMMUNICATION, REDUCE)
-        for i in bucket:
-            self.drop(i)
-        self.ledger.free(packed)
+        self._gathered.release(unit, backward=True)
 
     def gradient(self, parameter: int, storage: int) -> None:
         elements = self.timeline.parameters[parameter].elements
@@ -159,27 +103,58 @@ class Zero3(Strategy):
         self._bucket.append(parameter)
         self._filled += elements
         if self._filled <= self._bucket_elements:
-            self.drop(parameter)
+            self.drop(parameter)  # copied into the bucket; a larger one keeps its own storage
+
+    def _reduce(self) -> None:
+        bucket, self._bucket, self._filled = self._bucket, [], 0
+        if not bucket:
+            return
+        local = [self.local_elements(self.timeline.parameters[i]) for i in bucket]
+        even = len(bucket) == 1 and self.timeline.parameters[bucket[0]].elements % self.world == 0
+        packed = None if even else self.ledger.malloc(sum(local) * self.world * self._item, Category.COMMUNICATION, REDUCE)
+        if self._grad != self._item:
+            self.ledger.scratch([size * self._grad for size in local], Category.COMMUNICATION)
+        for i in bucket:
+            self.drop(i)
+        self.ledger.free(packed)
 
     def end_backward(self) -> None:
         self._reduce()
-        for handle in self._live.values():
-            self.ledger.free(handle)
-        self._live, self._live_elements = {}, 0
+        self._gathered.end_backward()
+
+    def _sub_groups(self) -> list[list[int]]:
+        """Owned elements of the trained parameters the optimizer updates together."""
+        groups: list[list[int]] = [[]]
+        for p in self.timeline.trainable:
+            if sum(groups[-1]) >= self._sub_group:
+                groups.append([])
+            groups[-1].append(self.local_elements(p))
+        return [group for group in groups if group]
 
     def optimizer_step(self) -> None:
-        if self.offload:
-            return
         ledger = self.ledger
-        owned = [self.local_elements(p) for p in self.timeline.trainable]
-        group = min(sum(owned), max(self._sub_group, max(owned, default=0)))
-        flat = ledger.malloc(group * self._grad, Category.GRADIENTS)
+        self._gathered.release_all()
+        if not self.offload:
+            fresh = self._states is None
+            groups = self._sub_groups()
+            ledger.scratch([NORM_BYTES * max((max(group) for group in groups), default=0)], Category.TEMPORARIES)
+            for group in groups:
+                self._update(group, fresh)
+        self._gathered.gather_persistent()
+
+    def _update(self, group: list[int], fresh: bool) -> None:
+        ledger, size = self.ledger, sum(group)
+        flat = ledger.malloc(size * self._grad, Category.GRADIENTS) if len(group) > 1 else None  # one alone is a view
         if self._grad != 4:
-            single = ledger.malloc(group * 4, Category.GRADIENTS)
+            single = ledger.malloc(size * 4, Category.GRADIENTS)
             ledger.free(flat)
             flat = single
+        if fresh:
+            item = self.optimizer.item_bytes or 4
+            made = [ledger.malloc(int(size * item), Category.OPTIMIZER_STATE) for _ in range(self.optimizer.tensors)]
+            self._states = [*(self._states or []), *made]
         if not self._fused:
-            ledger.free(ledger.malloc(self.optimizer.scratch_bytes([group], 4), Category.TEMPORARIES))
+            ledger.scratch([self.optimizer.scratch_bytes([size], 4)], Category.TEMPORARIES)
         ledger.free(flat)
 
     def save_bytes(self) -> int:

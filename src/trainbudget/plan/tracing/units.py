@@ -19,12 +19,10 @@ def units_for(model: torch.nn.Module, spec: TrainSpec) -> Units:
     """Modules that are sharded together, outer before inner.
 
     Transformer blocks for FSDP, and with peft under accelerate (its ``fsdp_auto_wrap_policy``) every trainable leaf module
-    too; every module with parameters of its own for ZeRO-3.
+    too; every module for ZeRO-3, which fetches ahead whenever one begins, with parameters of its own or without.
     """
     if spec.strategy == "zero3":
-        return [
-            (n, m) for n, m in model.named_modules() if m is not model and next(m.parameters(recurse=False), None) is not None
-        ]
+        return [(n, m) for n, m in model.named_modules() if m is not model]
     if spec.strategy not in ("fsdp", "fsdp2"):
         return []
     blocks = _blocks(model)
@@ -74,7 +72,7 @@ class _AfterBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, callback: Callable[[], None], *inputs: torch.Tensor) -> Any:  # type: ignore[override]
         ctx.callback = callback
-        return inputs
+        return tuple(t.detach() for t in inputs)  # returned as they are, a module may not change them in place
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # type: ignore[override]
