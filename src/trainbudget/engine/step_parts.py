@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from trainbudget.engine.timeline import Timeline
+from trainbudget.engine.tracks.device import DeviceTrack
 from trainbudget.engine.tracks.steps import StepRecord
 from trainbudget.events import Step
 
@@ -18,6 +19,8 @@ OFFLOAD_SHARE = 0.2
 NEGLIGIBLE_WAIT = 0.02
 #: Utilization readings needed before a data wait is weighed with them.
 WAIT_READINGS = 10
+#: ... and how old the first of them may be: ten periods of 15 s.
+SLOW_SAMPLING_S = 150.0
 
 
 class StepParts:
@@ -96,7 +99,16 @@ class StepParts:
         span = 3.0 * record.interval_s * record.count
         since = self._time.now_s - span
         values = [
-            d.utilization_last_minute(minimum=WAIT_READINGS) if span <= 60.0 else d.utilization_mean(since, minimum=WAIT_READINGS)
+            _lately(d, self._time.now_s) if span <= 60.0 else d.utilization_mean(since, minimum=WAIT_READINGS)
             for d in self._time.owned
         ]
         return max((v for v in values if v is not None), default=None)
+
+
+def _lately(device: DeviceTrack, now_s: float) -> float | None:
+    """Mean utilization of the last minute, of the newest ten readings where a minute has fewer; None where they are old."""
+    value, window = device.utilization_last_minute(minimum=WAIT_READINGS), device.window
+    if value is not None or len(window) < WAIT_READINGS or window[-1].utilization_ratio is None:
+        return value
+    since_s = window[-WAIT_READINGS].t_s
+    return device.utilization_mean(since_s, minimum=WAIT_READINGS) if now_s - since_s <= SLOW_SAMPLING_S else None

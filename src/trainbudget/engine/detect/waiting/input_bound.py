@@ -86,10 +86,10 @@ class InputBound(BaseDetector):
             if ratio < view.limit(self.record, "info_ratio"):
                 return  # a few long waits, not a habit
         cause = cause_of(evidence)
-        if cause is None and timeline.run.epochs_total == 1:
-            self._first_epoch_wait_s = shares.wait_s
-        if cause == "storage" and self._first_epoch_wait_s is not None:
-            cause = None  # the second epoch is about to tell a cold cache from a slow disk
+        if timeline.run.epochs_total == 1:
+            self._first_epoch_wait_s = shares.wait_s if cause is None and not evidence.host_open else None
+        elif self._first_epoch_wait_s is not None:
+            cause = None  # the window still holds the first epoch: the second is about to tell a cold cache from a slow disk
         # Evidence is that of the raise: gathered once, and again only while the cause is open.
         self._evidence = evidence if cause is not None else None
         yield self._signal(view, shares, evidence, cause=cause, ratio=ratio, assumed=assumed)
