@@ -99,6 +99,18 @@ def test_replay_for_people_and_fail_on(tmp_path):
     assert not [f for f in json.loads(muted.out)["findings"] if f["code"] == "input_bound"]
 
 
+def test_a_wrong_path_is_told_the_runs_nearby(tmp_path):
+    for name in ("a-1", "b-2"):
+        (tmp_path / "trainbudget_runs" / name).mkdir(parents=True)
+        trace(tmp_path / "trainbudget_runs" / name / "trace.jsonl")
+    for wrong in (".", "trainbudget_runs", "trainbudget_runs/c-3", "nothing.jsonl"):
+        done = trainbudget("replay", wrong, cwd=tmp_path)
+        assert done.code == 2
+        assert len(done.err.splitlines()) == 1
+        assert "runs nearby: " in done.err
+        assert {"a-1", "b-2"} <= {word.strip(",").rpartition("/")[2] for word in done.err.split()}
+
+
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     import subprocess
     import sys

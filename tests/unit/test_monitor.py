@@ -41,6 +41,7 @@ def alone(monkeypatch, clock):
         (("begin", KeyboardInterrupt()), "interrupted"),
         (("begin", SystemExit(0)), "interrupted"),
         (("begin", SystemExit(3)), "failed"),
+        (("begin", SystemExit(128 + 15)), "interrupted"),  # what a user's handler of SIGTERM exits with
         (("begin", ValueError("x"), "begin", "end"), "finished"),
         (("begin", "stop", "end"), "stopped"),
         (("begin", "stop", ValueError("x")), "failed"),

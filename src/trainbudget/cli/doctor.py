@@ -41,9 +41,10 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainbudget.config import load
+    from trainbudget.live.assembly import finding_names
 
     warnings: list[str] = []
-    settings = load({"backend": args.backend}, warn=warnings.append)
+    settings = load({"backend": args.backend}, warn=warnings.append, findings=finding_names())
     gpu_checks, facts = _gpu_checks(settings.backend)
     checks = [
         *(Check(name="settings", ok=False, seen=text, advice="correct the variable or file") for text in warnings),

@@ -173,6 +173,20 @@ def _lock(file: FileIO) -> None:
         return  # some network file systems
 
 
+def in_use(directory: Path) -> bool | None:
+    """Whether a live run of this machine writes there; None = the system cannot say."""
+    if fcntl is None:
+        return None
+    try:
+        with open(directory / "trace.jsonl", "rb") as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
 def part_number(path: Path) -> int | None:
     """N of `trace.N.jsonl` or `trace.N.jsonl.gz`."""
     pieces = path.name.split(".")

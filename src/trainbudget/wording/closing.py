@@ -29,6 +29,10 @@ BUCKET_WORDS = {
 }
 #: Below this share of the total a line only makes the table longer.
 _SMALL_RATIO = 0.0005
+#: From here on waste is worth a line of its own: the share at which `input_bound` speaks up.
+_WORTH_A_LINE_RATIO = 0.10
+#: Findings look at windows of this many steps.
+_ENOUGH_STEPS = 100
 #: More changes at once tell nobody which of them helped.
 _MOST_NEXT = 3
 
@@ -43,10 +47,9 @@ def verdict(report: Report) -> str:
         budget = report.budget.get("cost")
         text = money(report.cost, report.currency)
         if budget is not None and budget.value > 0:
-            text = (
-                f"{money(report.cost, None)} of {money(budget.value, report.currency)} {_planned(budget.source)} "
-                f"({signed_percent(report.cost / budget.value - 1.0)})"
-            )
+            ratio = report.cost / budget.value
+            far = _of_allowed(ratio) if budget.source == "given" else signed_percent(ratio - 1.0)
+            text = f"{money(report.cost, None)} of {money(budget.value, report.currency)} {_planned(budget.source)} ({far})"
         parts.append(text)
     else:
         parts.append(f"{report.gpu_seconds / 3600:.3g} GPU-hours, no price")
@@ -77,7 +80,7 @@ def closing_table(report: Report) -> str:
     total = LedgerLine(gpu_seconds=report.gpu_seconds, ratio=1.0, cost=report.cost)
     lines.append(_ledger_line("total", "", total, digits=digits))
     lines.append("")
-    lines += _memory_lines(report) + _next_lines(report)
+    lines += _memory_lines(report) + (_next_lines(report) or _waste_lines(report))
     if not report.steps.done:
         lines.append("  note      no step was seen: a callback, or Monitor.step() in the loop, shows where the time goes")
     if report.wait_assumed:
@@ -132,6 +135,27 @@ def _next_lines(report: Report) -> list[str]:
             )
             said.add(advice.setting)
     return out
+
+
+def _waste_lines(report: Report) -> list[str]:
+    """The largest waste of a run that nothing could be advised for: short ones end before anything is certain."""
+    wasted = {b: line for b, line in report.ledger.items() if BUCKET_WORDS.get(b, ("waste", b))[0] == "waste"}
+    bucket = max(wasted, key=lambda b: wasted[b].gpu_seconds, default=None)
+    steps = report.steps.done
+    if bucket is None or not steps or wasted[bucket].ratio < _WORTH_A_LINE_RATIO:
+        return []
+    each = ""
+    if bucket == "data_wait":
+        gpus = report.gpu_seconds / report.wall_s if report.wall_s else 1.0
+        each = f" ({duration(wasted[bucket].gpu_seconds / gpus / steps)} before each step)"
+    why = f"; {count(steps)} steps are too few to say why and what to change" if steps < _ENOUGH_STEPS else ""
+    text = f"{BUCKET_WORDS.get(bucket, ('', bucket))[1]}: {percent(wasted[bucket].ratio)} of the run{each}{why}"
+    return textwrap.wrap(text, WIDTH, initial_indent=f"  {'mostly':<10}", subsequent_indent=" " * 12)
+
+
+def _of_allowed(ratio: float) -> str:
+    """`58 % used`, `69 % over`: what was allowed is no forecast that could be met."""
+    return f"{percent(ratio - 1.0)} over" if ratio >= 1.005 else f"{percent(ratio)} used"
 
 
 def _planned(source: str | None) -> str:

@@ -28,6 +28,7 @@ def outcome(folder: Path) -> str:
         ("if number == 10: raise RuntimeError('mine')", 1, "failed"),
         ("if number == 10: sys.exit(3)", 3, "interrupted"),
         ("if number == 10: raise KeyboardInterrupt", 130, "interrupted"),
+        ("if number == 10: monitor.exception(SystemExit(143)); sys.exit(143)", 143, "interrupted"),
     ],
 )
 def test_a_script_ends_as_without_us(tmp_path, step, code, word):
@@ -60,7 +61,16 @@ def test_a_real_interrupt_is_recorded(tmp_path):
     assert outcome(tmp_path) == "interrupted"
 
 
-def test_kill_9_loses_little_and_replays(tmp_path):
+def replayed(folder: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trainbudget", "replay", str(directory), "--json"],
+        env=environment(folder), capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_kill_ends_the_process_at_once_loses_little_and_replays(tmp_path, number):
+    """SIGTERM too: a handler would keep a process that is stuck in a collective or a driver call alive."""
     script = tmp_path / "script.py"
     endless = LOOP.replace("range(20)", "range(100000)")
     script.write_text(endless.format(step="print(number, flush=True)"), encoding="utf-8")
@@ -71,17 +81,18 @@ def test_kill_9_loses_little_and_replays(tmp_path):
     until = time.monotonic() + 4.0
     while time.monotonic() < until:
         done = int(process.stdout.readline())
-    process.kill()
-    process.wait(10)
     directory = run_directory(tmp_path)
+    assert "the run is still going on" in replayed(tmp_path, directory).stderr
+    process.send_signal(number)
+    began = time.monotonic()
+    assert process.wait(10) == -number
+    assert time.monotonic() - began < 2.0
     facts = list(read_trace(directory))
     steps = [f for f in facts if isinstance(f, Step)]
     assert steps[-1].step >= done / 3  # about the last second of four is missing at most; contract: five
     assert not any(isinstance(f, End) for f in facts)
-    replay = subprocess.run(
-        [sys.executable, "-m", "trainbudget", "replay", str(directory), "--json"],
-        env=environment(tmp_path), capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+    replay = replayed(tmp_path, directory)
+    assert "no end: the process was killed (SIGTERM" in replay.stderr
     assert json.loads(replay.stdout)["summary"]["steps"] == steps[-1].step
 
 

@@ -34,7 +34,9 @@ def a_report(*, price=PRICE, gpu=True, budget=None, backend="nvml", ended=True):
 def test_the_verdict_is_one_line_with_money_where_it_is_known():
     assert verdict(a_report()).startswith("night finished: 100 steps in 1 min 40 s · 1.00 USD")
     with_budget = verdict(a_report(budget=BudgetFact(cost=2.0, currency="USD", source="given")))
-    assert "1.00 of 2.00 USD allowed (-50 %)" in with_budget
+    assert "1.00 of 2.00 USD allowed (50 % used)" in with_budget
+    over = verdict(a_report(budget=BudgetFact(cost=0.8, currency="USD", source="given")))
+    assert "1.00 of 0.80 USD allowed (25 % over)" in over
     without = verdict(a_report(price=None))
     assert "GPU-hours, no price" in without
     assert "USD" not in without
@@ -90,3 +92,22 @@ def test_without_anything_the_start_says_so():
     (text,) = start_lines(header, [], None, price=None, directory=None, url=None)
     for part in ("no GPU data (no driver library)", "learned from the first steps", "no price", "no record", "no metrics page"):
         assert part in text
+
+
+def a_short_report(*, wait_s: float, steps: int):
+    engine = Engine()
+    engine.feed(Header(run="smoke", price=PRICE))
+    engine.feed(Gpu(gpu=0, name="A100", memory_total_bytes=80 * 2**30, owned=True))
+    engine.feed(Event(t_s=0.0, event="train_begin"))
+    for number in range(1, steps + 1):
+        engine.feed(Step(t_s=float(number), step=number, start_s=number - 1 + wait_s, data_wait_s=wait_s))
+    engine.feed(End(t_s=float(steps), outcome="finished"))
+    return engine.report()
+
+
+def test_a_run_too_short_for_findings_names_its_largest_waste():
+    report = a_short_report(wait_s=0.4, steps=15)
+    assert report.findings == ()
+    (line,) = [text for text in closing_table(report).splitlines() if text.startswith("  mostly")]
+    assert "waiting for data: 37 % of the run (0.37 s before each step)" in line  # the first wait is start-up
+    assert "mostly" not in closing_table(a_short_report(wait_s=0.02, steps=15))
