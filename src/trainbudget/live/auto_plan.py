@@ -47,6 +47,7 @@ class AutoPlan:
     def __init__(self, tell: Callable[[AnyEvent], None]) -> None:
         self._tell = tell
         self._over = threading.Event()
+        self._thread: threading.Thread | None = None
         self._request: Callable[[], Mapping[str, Any]] | None = None
         self.started = False
         self.child: subprocess.Popen[bytes] | None = None
@@ -63,7 +64,8 @@ class AutoPlan:
             return
         self.started = True
         self._request = request
-        threading.Thread(target=self._run, name="trainbudget-plan", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="trainbudget-plan", daemon=True)
+        self._thread.start()
 
     def decline(self) -> None:
         """There is nothing to plan: a later `start` does nothing."""
@@ -75,6 +77,11 @@ class AutoPlan:
         child = self.child
         if child is not None and child.returncode is None:
             _kill(child)  # our thread waits for it; this one is the training's
+
+    @property
+    def busy(self) -> bool:
+        """Whether a plan is on its way."""
+        return self._thread is not None and self._thread.is_alive()
 
     # --- on our thread
 

@@ -8,16 +8,19 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 from trainbudget.huggingface import TrainBudgetCallback
 
-directory, memory_gib, wanted, first_step_s = sys.argv[1:5]
+#: Where the record goes; memory of the mock card; the finding that is waited for, before the first step or while steps go on;
+#: whether the run ends then; examples, and which of them is long.
+directory, memory_gib, wanted, when, ends, count, place = sys.argv[1:]
+PATIENCE_S = 500.0
 LONG, SHORT = 1500, 16
 
 
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
-        return 4000
+        return int(count)
 
     def __getitem__(self, i):
-        ids = torch.full((LONG if i == 3600 else SHORT,), 7)
+        ids = torch.full((LONG if i == int(place) else SHORT,), 7)
         return {"input_ids": ids, "labels": ids}
 
 
@@ -30,7 +33,7 @@ class UntilTold(TrainerCallback):
     """Goes slowly: a run of an hour is played in as long as the planner takes."""
 
     def __init__(self, monitor):
-        self.monitor, self.until_s = monitor, time.monotonic() + 240.0
+        self.monitor, self.until_s = monitor, time.monotonic() + PATIENCE_S
 
     def _told(self):
         report = self.monitor.report
@@ -38,13 +41,12 @@ class UntilTold(TrainerCallback):
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 0:
-            until_s = min(self.until_s, time.monotonic() + float(first_step_s))
-            while time.monotonic() < until_s and not self._told():
+            while when == "before" and time.monotonic() < self.until_s and not self._told():
                 time.sleep(0.1)
 
     def on_step_end(self, args, state, control, **kwargs):
-        time.sleep(0.1)
-        control.should_training_stop = self._told() or time.monotonic() > self.until_s
+        time.sleep(0.1 if ends == "yes" else 0.0)
+        control.should_training_stop = time.monotonic() > self.until_s or (ends == "yes" and self._told())
 
 
 torch.manual_seed(0)

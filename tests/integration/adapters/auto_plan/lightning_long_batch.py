@@ -9,16 +9,19 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainbudget.lightning import TrainBudgetCallback
 
-directory, memory_gib, wanted, first_step_s = sys.argv[1:5]
+#: Where the record goes; memory of the mock card; the finding that is waited for, before the first step or while steps go on;
+#: whether the run ends then; examples, and which of them is long.
+directory, memory_gib, wanted, when, ends, count, place = sys.argv[1:]
+PATIENCE_S = 500.0
 LONG, SHORT, VOCABULARY = 1500, 16, 8000
 
 
 class Rows(Dataset):
     def __len__(self):
-        return 4000
+        return int(count)
 
     def __getitem__(self, i):
-        return {"input_ids": torch.full((LONG if i == 3600 else SHORT,), 7)}
+        return {"input_ids": torch.full((LONG if i == int(place) else SHORT,), 7)}
 
 
 def pad(rows):
@@ -46,7 +49,7 @@ class UntilTold(pl.Callback):
     """Goes slowly: a run of an hour is played in as long as the planner takes."""
 
     def __init__(self, monitor):
-        self.monitor, self.until_s = monitor, time.monotonic() + 240.0
+        self.monitor, self.until_s = monitor, time.monotonic() + PATIENCE_S
 
     def _told(self):
         report = self.monitor.report
@@ -54,13 +57,12 @@ class UntilTold(pl.Callback):
 
     def on_train_batch_start(self, trainer, module, batch, index):
         if index == 0:
-            until_s = min(self.until_s, time.monotonic() + float(first_step_s))
-            while time.monotonic() < until_s and not self._told():
+            while when == "before" and time.monotonic() < self.until_s and not self._told():
                 time.sleep(0.1)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
-        time.sleep(0.1)
-        trainer.should_stop = self._told() or time.monotonic() > self.until_s
+        time.sleep(0.1 if ends == "yes" else 0.0)
+        trainer.should_stop = time.monotonic() > self.until_s or (ends == "yes" and self._told())
 
 
 if __name__ == "__main__":
