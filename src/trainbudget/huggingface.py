@@ -64,6 +64,7 @@ class TrainBudgetCallback(TrainerCallback):
         self._exact_phases = False
         self._inside: set[str] = set()
         self._length = FirstLength()
+        self._batch_size: int | None = None
 
     # --- the run
 
@@ -76,7 +77,11 @@ class TrainBudgetCallback(TrainerCallback):
         monitor = self.monitor
         self._attach(args)
         self._restore_loader()
-        monitor.train_begin(batch_size=getattr(state, "train_batch_size", None), steps_total=state.max_steps or None)
+        batch_size = getattr(state, "train_batch_size", None)
+        if self._batch_size not in (None, batch_size):
+            monitor.forget_plan()  # `auto_find_batch_size` begins again with a smaller one
+        self._batch_size = batch_size
+        monitor.train_begin(batch_size=batch_size, steps_total=state.max_steps or None)
         if state.global_step:
             monitor.resume(step=state.global_step)
         model = kwargs.get("model")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainbudget.clock import Clock
-from trainbudget.events import AnyEvent, BudgetFact, Model
+from trainbudget.events import AnyEvent, BudgetFact, Model, Plan
 from trainbudget.live.assembly import with_gpu
 from trainbudget.live.auto_plan import AutoPlan
 from trainbudget.live.harmless import harmless
@@ -104,6 +104,14 @@ class Monitor(Steps):
             return with_gpu(request(), feeder.sampler.gpus, self.settings, self.run.ranks)
 
         self._auto_plan.start(with_card)
+
+    @harmless
+    def forget_plan(self) -> None:
+        """What was planned is not what is trained any more, for example at another batch size."""
+        if self._auto_plan is not None:
+            self._auto_plan.stop()
+        if self.settings.plan is not None:
+            self.fact(Plan())
 
     def _begin_training(self, **what: Any) -> None:
         super()._begin_training(**what)

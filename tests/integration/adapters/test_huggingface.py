@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import pickle
 import time
 import weakref
@@ -26,7 +27,7 @@ from integration.adapters.small import (
     total,
     watched,
 )
-from trainbudget.events import Header
+from trainbudget.events import Header, Plan
 from trainbudget.live.pipeline import replay
 from trainbudget.trace import read_trace
 
@@ -229,7 +230,17 @@ def test_a_batch_size_search_is_seen_with_its_lost_attempts(tmp_path):
         if size > 5:
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB.")
 
-    monitor = watched(tmp_path)
+    plan = tmp_path / "plan.json"
+    sizes_of_it = {"value": 9, "low": 8, "high": 10}
+    plan.write_text(
+        json.dumps(
+            {
+                "memory": {"device_bytes": sizes_of_it, "reserved_bytes": sizes_of_it},
+                "longest_batches": [{"step": 2, "tokens": 64}],
+            }
+        )
+    )
+    monitor = watched(tmp_path, plan=str(plan))
     trainer_of(
         tmp_path, monitor, model=Linear(on_forward=too_large), max_steps=2,
         per_device_train_batch_size=8, auto_find_batch_size=True,
@@ -247,6 +258,9 @@ def test_a_batch_size_search_is_seen_with_its_lost_attempts(tmp_path):
     findings = [f for f in replay(facts).findings if f.code == "oom"]
     assert findings
     assert {f.severity.value for f in findings} == {"warning"}
+    planned = [f for f in facts if isinstance(f, Plan)]
+    assert planned[0].longest, "the plan of the first size"
+    assert [f.longest for f in planned[1:]] == [None] * (len(sizes) - 1), "no word of another size"
 
 
 def test_the_loader_is_as_it_was(tmp_path):
