@@ -13,6 +13,12 @@ from trainbudget.plan.uncertainty import Interval, UncertainPart, interval
 from trainbudget.plan.workspaces import context_bytes as context_estimate
 from trainbudget.plan.workspaces import cublas_workspace_bytes
 
+#: Said of every plan for compiled code.
+COMPILED = (
+    "torch.compile: planned as eager code, normally the higher of the two; mode reduce-overhead (CUDA graphs) keeps a pool "
+    "of its own, which is not counted"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
@@ -102,7 +108,7 @@ def _prediction(
         peak_by_phase={p.label: n for p, n in ledger.phase_peaks.items() if p is not Phase.SETUP},
         fits=_fits(trace, target, options, device=device, allocated=allocated, context=context[0]),
         reasons=(*(p.reason for p in device_parts if p.less_bytes or p.more_bytes), *trace.remarks),
-        not_understood=tuple(trace.not_understood),
+        not_understood=(*trace.not_understood, *([COMPILED] if trace.spec.compiled else [])),
     )
 
 
@@ -150,6 +156,16 @@ def uncertain_parts(trace: Trace, target: TargetGpu, ledger: Ledger) -> list[Unc
                 reason="torch before 2.10: traced on fake CPU tensors, which differed from CUDA by up to 14 %",
                 less_bytes=0.05 * ledger.peak.allocated_bytes,
                 more_bytes=0.05 * ledger.peak.allocated_bytes + 0.1 * moving,
+            )
+        )
+    if trace.spec.compiled:
+        # AOTAutograd's min-cut partitioner (torch/_functorch/partitioners.py) keeps what is cheapest to keep and computes the
+        # rest again, never products, attention or convolutions; inductor fuses the rest, so no copy between them exists.
+        parts.append(
+            UncertainPart(
+                reason="torch.compile: traced as eager code; compiled code may keep only results of products and attention",
+                less_bytes=min(trace.recomputable_bytes, moving),
+                more_bytes=0,
             )
         )
     if trace.answers:

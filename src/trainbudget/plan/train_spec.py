@@ -64,6 +64,8 @@ class TrainSpec(msgspec.Struct, frozen=True, kw_only=True):
         pad: every example is padded to the same length without an attention mask; False = the batch carries a mask.
         labels: number of classes for classification tasks.
         target_length: decoder tokens of a seq2seq task; None = the sequence length.
+        layers: the model of a configuration is traced with so many layers instead of its own (`trainbudget.plan.layers`).
+        compiled: ``torch.compile`` is used; the step is traced as eager code, the interval says what fusing may save.
     """
 
     micro_batch: int = 1
@@ -90,6 +92,8 @@ class TrainSpec(msgspec.Struct, frozen=True, kw_only=True):
     pad: bool = True
     labels: int = 2
     target_length: int | None = None
+    compiled: bool = False
+    layers: int | None = None
 
     def with_shape(self, *, micro_batch: int | None = None, sequence_length: int | None = None) -> TrainSpec:
         """The same configuration at another shape."""

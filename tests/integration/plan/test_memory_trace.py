@@ -23,6 +23,7 @@ from trainbudget.plan.memory import (  # noqa: E402
     trace_step,
 )
 from trainbudget.plan.simulated_device import backend  # noqa: E402
+from trainbudget.plan.tracing.trace import Category, Kind  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -288,3 +289,115 @@ def test_evaluation_keeps_the_optimizer_state() -> None:
     found = predict_memory(trace_config(TINY, values, GPU), GPU)
     assert found.peak_phase == "evaluation"
     assert found.categories["optimizer_state"] > 0
+
+
+def storages(trace: Any, category: Category) -> list[int]:
+    """Bytes of every storage that was ever born in a category."""
+    return [b for kind, _, b, c in trace.events if kind == Kind.MALLOC and c == category]
+
+
+def test_an_emptied_cache_gives_segments_back() -> None:
+    """A short batch leaves segments too small for the long one; emptied in between, they do not stay."""
+    lengths = [{"x": torch.zeros(rows, 256)} for rows in (20_000, 60_000)]
+
+    def reserved(empties: bool) -> int:
+        def step(model: Any, batch: Any) -> Any:
+            if empties:
+                torch.cuda.empty_cache()
+            return model(batch["x"]).square().sum()
+
+        trace = trace_step(
+            model=torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))),
+            batches=lengths,
+            training_step=step,
+            optimizer_factory=lambda p: torch.optim.SGD(p, lr=0.1),
+            target=GPU,
+        )
+        return predict_memory(trace, GPU).reserved.value
+
+    kept, emptied = reserved(False), reserved(True)
+    assert kept - emptied > 3 * 20_000 * 256 * 4  # at least three of the short batch's activations cannot be used again
+    assert torch.cuda.empty_cache.__module__ == "torch.cuda.memory"
+
+
+def test_slices_of_a_decomposition_keep_it_as_on_the_card() -> None:
+    """cuSOLVER gives Vh by rows: its first rows are contiguous, so ``contiguous()`` copies nothing and the whole stays."""
+
+    class FirstRows(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(64, 64)
+            rows = torch.linalg.svd(torch.zeros(512, 512, device="cuda"), full_matrices=False)[2][:16]
+            self.register_buffer("rows", rows.contiguous())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).sum()
+
+    trace = trace_step(
+        model=FirstRows,
+        batches=[{"x": torch.zeros(4, 64)}],
+        training_step=lambda m, batch: m(batch["x"]),
+        optimizer_factory=None,
+        target=GPU,
+    )
+    assert 512 * 512 * 4 in storages(trace, Category.BUFFERS) + storages(trace, Category.PARAMETERS)
+
+
+@pytest.mark.parametrize(("loss", "tensors"), [("mse_loss", 1), ("smooth_l1_loss", 1), ("huber_loss", 0)])
+def test_reduced_losses_keep_what_they_were_computed_in(loss: str, tensors: int) -> None:
+    """The mean is written into the first element of the full loss, which lives as long as the scalar (real tensors too)."""
+    function = getattr(torch.nn.functional, loss)
+    real = function(torch.zeros(64, 1024), torch.ones(64, 1024)).untyped_storage().nbytes()
+    trace = _trace(
+        torch.nn.Linear(8, 8),
+        lambda m, batch: function(m(batch["x"]).sum() + torch.zeros(64, 1024, device="cuda"), torch.ones(64, 1024).cuda()),
+    )
+    assert real == (64 * 1024 * 4 if tensors else 4)
+    before = predict_memory(trace, GPU).allocated.value
+    assert before > 0
+    born = [b for kind, _, b, _ in trace.events if kind == Kind.MALLOC]
+    without = _trace(torch.nn.Linear(8, 8), lambda m, batch: (m(batch["x"]).sum() + torch.zeros(64, 1024, device="cuda")).sum())
+    full = 64 * 1024 * 4
+    extra = born.count(full) - [b for kind, _, b, _ in without.events if kind == Kind.MALLOC].count(full)
+    assert extra >= tensors
+
+
+def test_chosen_elements_are_as_many_as_there_could_be() -> None:
+    def step(model: Any, batch: Any) -> Any:
+        y = model(batch["x"])
+        assert not torch.equal(y, batch["x"]) or y.shape == batch["x"].shape
+        return y.masked_select(y > 0).sum() + torch.unique(batch["x"]).numel()
+
+    trace = _trace(torch.nn.Linear(8, 8), step)
+    assert trace.answers > 0
+    assert 4 * 8 * 4 in storages(trace, Category.ACTIVATIONS)
+
+
+def test_compiled_code_may_keep_less_and_the_plan_says_so() -> None:
+    eager, compiled = (predict_memory(trace_config(TINY, spec(sequence_length=256, compiled=c), GPU), GPU) for c in (False, True))
+    assert compiled.allocated.value == eager.allocated.value
+    assert compiled.allocated.high == eager.allocated.high
+    assert compiled.allocated.low < eager.allocated.low
+    assert any(line.startswith("torch.compile") for line in compiled.not_understood)
+    assert not eager.not_understood
+
+
+def test_what_a_compiler_may_compute_again_is_what_cheap_operators_wrote() -> None:
+    """Two products and a gelu between them: the gelu's result may be computed again, the products' may not."""
+
+    class Mlp(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(8, 1024), torch.nn.Linear(1024, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down(torch.nn.functional.gelu(self.up(x))).sum()
+
+    trace = trace_step(
+        model=Mlp,
+        batches=[{"x": torch.zeros(512, 8)}],
+        training_step=lambda m, batch: m(batch["x"]),
+        optimizer_factory=None,
+        target=GPU,
+    )
+    assert trace.recomputable_bytes == pytest.approx(512 * 1024 * 4, abs=512)

@@ -41,6 +41,7 @@ class Catch:
     world_size: int = 1
     prepare_data: bool = True
     kept: list[float] = field(default_factory=list)  # fractions of data sets that `--max-examples` kept
+    compiled: bool = False
     captured: Captured | None = None
     refused: str | None = None
     own_loop: str | None = None
@@ -59,6 +60,10 @@ class Catch:
         """Remember one line for the answer, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def asked_to_compile(self) -> None:
+        """The script compiles its model (or a part of it); the step is traced as eager code."""
+        self.compiled = True
 
     def stop(self) -> None:
         """Leave the script."""

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,8 +76,12 @@ def _is_large_parameter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return False
 
 
-def tame_libraries(patches: Patches) -> None:
-    """Loaders of data run in this process; nothing is compiled, sent or written outside the scratch folder."""
+def tame_libraries(patches: Patches, on_compile: Callable[[], None]) -> None:
+    """Loaders of data run in this process; nothing is compiled, sent or written outside the scratch folder.
+
+    Args:
+        on_compile: called when the script asks for compilation.
+    """
     loader_init = torch.utils.data.DataLoader.__init__
 
     def plain_loader(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -97,7 +102,14 @@ def tame_libraries(patches: Patches) -> None:
         loader_init(self, *args, **kwargs)
 
     patches.put(torch.utils.data.DataLoader, "__init__", plain_loader)
-    patches.put(torch, "compile", lambda model=None, **kwargs: model if model is not None else lambda f: f)
+
+    def left_as_it_is(model: Any = None, **kwargs: Any) -> Any:
+        owner = getattr(model, "__self__", model)
+        if isinstance(owner, torch.nn.Module) or getattr(model, "__module__", None) == "__main__":
+            on_compile()  # libraries decorate functions of their own at import, which says nothing about this script
+        return model if model is not None else lambda f: f
+
+    patches.put(torch, "compile", left_as_it_is)
     patches.put(torch, "set_float32_matmul_precision", lambda precision: None)
 
 

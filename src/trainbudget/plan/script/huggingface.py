@@ -99,6 +99,8 @@ def _tame_arguments(patches: Patches, arguments: Any, sharding: _Sharding, catch
         _take_sharding(self, sharding)
         _leave_the_cpu(self, catch)
         if hasattr(self, "torch_compile"):
+            if self.torch_compile or self.torch_compile_backend or self.torch_compile_mode:
+                catch.asked_to_compile()
             self.torch_compile, self.torch_compile_backend, self.torch_compile_mode = False, None, None
         init(self)
 

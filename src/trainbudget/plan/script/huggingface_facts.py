@@ -63,6 +63,7 @@ def facts_of(trainer: Any, catch: Catch, strategy: str | None, batch: Any) -> Fa
             "world_size": catch.world_size,
             "max_grad_norm": args.max_grad_norm or 0.0,
             "pad": not _has_padding(batch),
+            "compiled": catch.compiled,
             "task": "image_classification" if tokens is None and batch is not None else "causal_lm",
         },
         settings={n: _plain(getattr(args, n)) for n in _SETTINGS if hasattr(args, n)},

@@ -136,6 +136,7 @@ def _facts(trainer: Any, module: Any, batch: Any, loader: Any, catch: Catch) -> 
             "max_grad_norm": asked.get("gradient_clip_val") or 0.0,
             "loop": "trainer",
             "task": "image_classification" if tokens is None else "causal_lm",
+            "compiled": catch.compiled,
         },
         settings={k: v for k, v in asked.items() if isinstance(v, (int, float, str, bool))},
         steps=steps,

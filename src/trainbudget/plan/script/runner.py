@@ -151,7 +151,7 @@ def _prepare(job: Job, catch: Catch, patches: Any) -> None:
     if job.beside:
         catch.untouched.install(patches)
     catch.host.__enter__()
-    host.tame_libraries(patches)
+    host.tame_libraries(patches, catch.asked_to_compile)
     if job.max_examples is not None:
         catch.notes.append(f"at most {job.max_examples} examples were prepared (--max-examples)")
         catch.kept = host.limit_data(patches, job.max_examples)

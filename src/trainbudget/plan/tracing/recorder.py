@@ -14,6 +14,8 @@ from torch.utils.flop_counter import flop_registry
 from trainbudget.plan.allocator import MIB
 from trainbudget.plan.simulated_device.backend import NAME
 from trainbudget.plan.simulated_device.cuda import means_cuda
+from trainbudget.plan.simulated_device.reductions import SHRUNK, with_full_storage
+from trainbudget.plan.tracing.data_dependent import ANSWERS
 from trainbudget.plan.tracing.trace import Category, Event, Kind, OperatorCost, Phase
 from trainbudget.plan.workspaces import kernel_workspace
 
@@ -50,6 +52,8 @@ class Recorder(TorchDispatchMode):
         self._born: dict[int, tuple[int, int]] = {}  # storage number -> bytes, category
         self._next = 0
         self._costs: dict[tuple[str, str, int, str, int, int], int] = {}
+        self._cheap: set[int] = set()  # storages written by operators without products
+        self.recomputable_bytes = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -60,8 +64,16 @@ class Recorder(TorchDispatchMode):
     def enter_phase(self, phase: Phase) -> None:
         """Everything from here on happens in ``phase``."""
         if phase is not self.phase:
+            if phase is Phase.BACKWARD:
+                self._note_recomputable()
             self.phase = phase
             self.events.append((Kind.PHASE, phase, 0, 0))
+
+    def _note_recomputable(self) -> None:
+        alive = (self._born[s] for s in self._cheap & self._born.keys())
+        found = sum(size for size, category in alive if category in (Category.ACTIVATIONS, Category.LOGITS))
+        self.recomputable_bytes = max(self.recomputable_bytes, found)
+        self._cheap.clear()
 
     def mark(self, kind: Kind, a: int = 0, b: int = 0, c: int = 0) -> None:
         """Append an event that is no malloc or free."""
@@ -142,9 +154,8 @@ class Recorder(TorchDispatchMode):
             kwargs["device"] = torch.device(NAME, 0)
         if func is aten._local_scalar_dense.default:
             return self._answer(args[0])
-        if func is aten.nonzero.default:  # as many rows as there could be: the shape depends on data
-            self.answers += self.phase in _DATA_PHASES
-            return torch.zeros(args[0].numel(), args[0].dim(), dtype=torch.long, device=args[0].device)
+        if func in ANSWERS:
+            return self._largest(ANSWERS[func](args))
         if func is aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1]):
             args = (args[0], self._rows_of_masks(args[1]))
         try:
@@ -159,7 +170,18 @@ class Recorder(TorchDispatchMode):
             out = (out[0], out[1].new_empty(0))  # CUDA keeps no buffer
         elif packet is aten.all and self.phase in _DATA_PHASES:
             self._alls.add(out.untyped_storage()._cdata)
+        elif packet in SHRUNK:
+            out, beside = with_full_storage(packet, args, kwargs, out)
+            if beside:
+                self.events.append((Kind.WORKSPACE, 0, beside, 1))
         self._note(func, packet, args, kwargs, out)
+        return out
+
+    def _largest(self, out: Any) -> Any:
+        self.answers += self.phase in _DATA_PHASES
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self.track(tensor)
         return out
 
     def _rows_of_masks(self, indices: Any) -> list[Any]:
@@ -202,6 +224,8 @@ class Recorder(TorchDispatchMode):
         moved = sum(t.numel() * t.element_size() for t in on_device) + sum(t.numel() * t.element_size() for t in outs)
         plain = tuple(a for a in args if not isinstance(a, torch.dtype))  # mm.dtype's formula does not know the argument
         flops = int(flop_registry[packet](*plain, **kwargs, out_val=out)) if packet in flop_registry else 0
+        if not flops and self.phase is Phase.FORWARD and not name.endswith("_"):  # in place, the product's storage stays its own
+            self._cheap.update(map(self.storage_of, outs))
         if flops and _is_causal(packet, args, kwargs):
             flops //= 2  # kernels skip the blocks above the diagonal
         dtype = str((on_device or outs)[0].dtype)[len("torch.") :]

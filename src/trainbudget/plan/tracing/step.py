@@ -335,6 +335,7 @@ class _Loop:
             spec=self._spec,
             not_understood=[f"{name}: {why}" for name, why in recorder.unknown.items()],
             answers=recorder.answers,
+            recomputable_bytes=recorder.recomputable_bytes,
             portable=PORTABLE,
             torch_version=str(torch.__version__),
         )

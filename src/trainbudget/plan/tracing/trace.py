@@ -124,6 +124,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         not_understood: one line for each thing that the trace could only approximate.
         remarks: one line for each thing the caller should know that does not make the prediction less certain.
         answers: how often a value that only a real device knows had to be guessed.
+        recomputable_bytes: activations that the backward finds, written by other operators than products, attention and
+            convolutions: what a compiler may compute again instead of keeping.
     """
 
     events: list[Event]
@@ -141,6 +143,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     not_understood: list[str] = msgspec.field(default_factory=list)
     remarks: list[str] = msgspec.field(default_factory=list)
     answers: int = 0
+    recomputable_bytes: int = 0
     portable: bool = True
     torch_version: str = ""
     seconds: float = 0.0
