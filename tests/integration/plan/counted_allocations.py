@@ -95,22 +95,21 @@ def held_after(events: list[Event]) -> Iterator[tuple[Event, int]]:
             yield event, held
 
 
+PHASES = ("forward", "backward", "optimizer")  # each begins at a mark of its name; micro-steps repeat the first two
+
+
 def peaks(profiler: Any) -> dict[str, int]:
-    """Highest bytes between the last ``step`` and ``backward_done`` marks and after that to ``end``; bytes held where the last
-    step begins, and how many more than where the one before began."""
-    place, begins = "", []
-    found = {"step": 0, "backward_done": 0}
+    """Highest bytes of each phase of the last step (marks ``step``, those of the phases, ``end``), bytes held where that step
+    begins, and how many more than where the one before began."""
+    phase, begins = "", []
+    found = dict.fromkeys(PHASES, 0)
     for event, held in held_after(events_of(profiler)):
         if event.mark:
-            place = event.mark
-            if place == "step":
+            phase = event.mark
+            if phase == "step":
                 begins.append(held)
-                found = dict.fromkeys(found, held)
-        if place in found:
-            found[place] = max(found[place], held)
-    return {
-        "forward_backward_bytes": found["step"],
-        "optimizer_bytes": found["backward_done"],
-        "held_bytes": begins[-1],
-        "drift_bytes": begins[-1] - begins[-2],
-    }
+                found = dict.fromkeys(PHASES, 0)
+        if phase in found:
+            found[phase] = max(found[phase], held)
+    sizes = {f"{phase}_bytes": size for phase, size in found.items()}
+    return {**sizes, "held_bytes": begins[-1], "drift_bytes": begins[-1] - begins[-2]}

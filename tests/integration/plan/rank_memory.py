@@ -132,11 +132,13 @@ def count(wanted: dict[str, Any], rank: int, meeting: Path) -> dict[str, int]:
         for _ in range(STEPS):
             mark("step")
             for micro in range(micro_steps):
+                mark("forward")
                 ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
                 with without_sync(strategy, model, micro == micro_steps - 1):
                     loss = loss_of(model, ids)
+                    mark("backward")
                     loss.backward()
-            mark("backward_done")
+            mark("optimizer")
             optimizer.step()
             optimizer.zero_grad()
         mark("end")

@@ -116,6 +116,55 @@ def test_zero3_keeps_a_small_model_gathered_between_forward_and_backward() -> No
     assert peak_mib(small, Phase.FORWARD) - peak_mib(strict, Phase.FORWARD) >= 2
 
 
+def test_zero1_keeps_every_gradient_and_its_bucket_between_micro_steps() -> None:
+    once, often = (ledger_of("zero1", accumulation=a, reduce_bucket_size=1024) for a in (1, 4))
+    assert peak_mib(often, Phase.FORWARD) - peak_mib(once, Phase.FORWARD) == 3 * 2 + 2 / 1024
+
+
+def test_zero2_keeps_its_partition_of_earlier_micro_steps_as_whole_parameters() -> None:
+    """Three quarters of one parameter are rank 0's, its whole gradient is kept."""
+    once, often = (ledger_of("zero2", accumulation=a, reduce_bucket_size=1024) for a in (1, 4))
+    assert peak_mib(often, Phase.FORWARD) - peak_mib(once, Phase.FORWARD) == 2
+
+
+def test_zero2_adds_into_an_fp32_partition_in_place() -> None:
+    often = ledger_of("zero2", accumulation=4, reduce_bucket_size=1024, grad_accum_dtype="fp32")
+    assert peak_mib(often, Phase.FORWARD) == 6 + 9 + 2 + 3
+
+
+def test_zero2_flattens_a_bucket_of_two_ranks_once_more() -> None:
+    """Parameters 6, master and states 18, the bucket 8; all three gradients are in it when it is reduced, flattened: 6."""
+    assert peak_mib(ledger_of("zero2", 2, reduce_bucket_size=4 * ELEMENTS), Phase.BACKWARD) == 6 + 18 + 8 + 6
+
+
+def test_zero3_releases_each_module_when_it_may_keep_nothing() -> None:
+    """Shards 1.5, master 3, states 6, gradient partition 1.5, bucket; the root's parameter, one unit's, both activations."""
+    strict = ledger_of(
+        "zero3", reduce_bucket_size=1024, stage3_max_reuse_distance=0, stage3_max_live_parameters=0, stage3_prefetch_bucket_size=0
+    )
+    assert peak_mib(strict, Phase.FORWARD) == 1.5 + 3 + 6 + 1.5 + 2 / 1024 + 2 + 2 + 2
+
+
+def test_zero3_holds_what_it_fetched_together_twice_until_the_last_is_used() -> None:
+    """The root's forward fetches both units at once: 4 flat, copied when the first is used, freed when the second is."""
+    ledger = ledger_of("zero3", reduce_bucket_size=1024)
+    assert peak_mib(ledger, Phase.FORWARD) == 1.5 + 3 + 6 + 1.5 + 2 / 1024 + 2 + 4 + 4 + 1
+
+
+def test_copies_of_the_sharded_model_split_it_over_fewer_ranks() -> None:
+    for strategy in ("fsdp", "fsdp2"):
+        copies, one = ledger_of(strategy, 8, replicas=2, reduce_dtype="fp32"), ledger_of(strategy, 4, reduce_dtype="fp32")
+        assert copies.phase_peaks == one.phase_peaks
+    with pytest.raises(ConfigError, match="3 replicas"):
+        ledger_of("fsdp2", 8, replicas=3)
+
+
+def test_fsdp2_holds_low_precision_sums_while_copies_are_summed() -> None:
+    """The peak is in the first unit's backward, when the second one's bf16 sum (a quarter of 2) is still held."""
+    copies, one = ledger_of("fsdp2", 8, replicas=2), ledger_of("fsdp2", 4)
+    assert peak_mib(copies, Phase.BACKWARD) - peak_mib(one, Phase.BACKWARD) == 0.5
+
+
 def test_more_ranks_never_need_more_memory() -> None:
     for strategy in ("fsdp", "fsdp2", "zero1", "zero2", "zero3"):
         peaks = [

@@ -64,7 +64,8 @@ def replay_sharded(trace: Trace, *, cublas_bytes: int, options: AllocatorOptions
     """
     timeline = timeline_of(trace)
     places = [ONLY]
-    if trace.spec.gradient_accumulation > 1 and not trace.spec.strategy_options.get("sync_each_micro_step", False):
+    syncs_each = trace.spec.strategy_options.get("sync_each_micro_step", False) and trace.spec.strategy in ("fsdp", "fsdp2")
+    if trace.spec.gradient_accumulation > 1 and not syncs_each:  # DeepSpeed accumulates whatever it reduces
         places = [FIRST, MIDDLE, LAST] if trace.spec.gradient_accumulation > 2 else [FIRST, LAST]
     ledgers = [_replay(trace, timeline, place, cublas_bytes, Ledger(options, exact=exact)) for place in places]
     worst = max(ledgers, key=lambda ledger: ledger.peak.allocated_bytes)

@@ -2,9 +2,13 @@
 
 Gradients pass through one bucket that lives for the whole run; to be reduced, a bucket with more than one parameter is packed
 once more. The gradient partition is never freed. The optimizer steps one sub-group after another, with nothing gathered.
+DeepSpeed's own linear function (``memory_efficient_linear``, its default) finishes the gradient of a weight before that of its
+bias.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from trainbudget.plan.sharding.strategy import Strategy, ceil_div
 from trainbudget.plan.sharding.timeline import ITEM_BYTES
@@ -77,11 +81,21 @@ class Zero3(Strategy):
             reach=self._reach,
         )
         self._gathered.gather_persistent()
+        self._weight_of = dict(self._linear_layers())
+
+    def _linear_layers(self) -> Iterator[tuple[int, int]]:
+        """(bias, weight) of modules that hold a matrix and a vector, both trained."""
+        for unit in self.timeline.unit_parameters:
+            shapes = {len(self.timeline.parameters[i].shape): i for i in unit if self.timeline.parameters[i].graded}
+            if len(unit) == 2 and set(shapes) == {1, 2}:
+                yield shapes[1], shapes[2]
 
     def begin(self) -> None:
         self._gathered.begin()
         self._filled = 0
         self._bucket: list[int] = []
+        self._seen: set[int] = set()
+        self._early_bias: dict[int, int] = {}  # weight that is still to come -> its bias
 
     def pre_forward(self, unit: int) -> None:
         self._gathered.fetch(unit, backward=False)
@@ -96,8 +110,19 @@ class Zero3(Strategy):
         self._gathered.release(unit, backward=True)
 
     def gradient(self, parameter: int, storage: int) -> None:
-        elements = self.timeline.parameters[parameter].elements
         self.gradients[parameter] = storage
+        weight = self._weight_of.get(parameter)
+        if weight is not None and weight not in self._seen:
+            self._early_bias[weight] = parameter
+            return
+        self._seen.add(parameter)
+        self._into_bucket(parameter)
+        bias = self._early_bias.pop(parameter, None)
+        if bias is not None:
+            self._into_bucket(bias)
+
+    def _into_bucket(self, parameter: int) -> None:
+        elements = self.timeline.parameters[parameter].elements
         if self._filled + elements > self._bucket_elements:
             self._reduce()
         self._bucket.append(parameter)

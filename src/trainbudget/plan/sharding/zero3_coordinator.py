@@ -7,6 +7,7 @@ first of them is needed; the flat buffer dies only when the last of them is.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Coordinator:
     """Gathered parameters of one rank from forward to backward.
 
     Args:
-        uses: (unit, whether in forward) of every module that runs in a step, in order.
+        uses: the unit of every module that runs in a step, forward and backward, in order.
         persistent: parameters that nobody releases between optimizer steps.
     """
 
@@ -65,6 +66,12 @@ class Coordinator:
         self._world = world
         self._item = item_bytes
         self._reach = reach
+        self._passed = [0]  # elements used before each step
+        self._steps_of: dict[int, list[int]] = {}
+        for step, unit in enumerate(uses):
+            self._passed.append(self._passed[-1] + sum(parameters[i].elements for i in unit_parameters[unit]))
+            for i in unit_parameters[unit]:
+                self._steps_of.setdefault(i, []).append(step)
         self._full: dict[int, int | None] = {}  # parameters whose whole values are there
         self._inflight: dict[int, _Gather] = {}
         self.begin()
@@ -148,18 +155,20 @@ class Coordinator:
     def release(self, unit: int, *, backward: bool) -> None:
         """A module has run: its parameters go unless they are used again soon."""
         far = {i for i in self._units[unit] if i not in self._persistent and self._fetched_for.get(i, -1) <= self._step}
-        passed = 0
-        for later in self._uses[self._step :]:
-            if passed >= self._reach.max_reuse_distance:
-                break
-            far.difference_update(self._units[later])
-            passed += sum(self._elements(i) for i in self._units[later])
+        window_end = bisect_left(self._passed, self._passed[self._step] + self._reach.max_reuse_distance, lo=self._step)
+        far = {i for i in far if self._next_use(i) >= window_end}
         if backward:
             self._in_backward.pop(unit, None)
         for i in self._units[unit]:
             self._users.get(i, set()).discard(unit)
             if i in far:
                 self._drop(i)
+
+    def _next_use(self, parameter: int) -> int:
+        """Step of the parameter's next use; behind the last step if there is none."""
+        steps = self._steps_of[parameter]
+        place = bisect_left(steps, self._step)
+        return steps[place] if place < len(steps) else len(self._passed)
 
     def _drop(self, parameter: int) -> None:
         if self._users.get(parameter) or parameter in self._inflight or parameter not in self._full:
