@@ -285,10 +285,12 @@ class Timeline:
 
     def _on_gpu(self, event: Gpu) -> None:
         known = self.gpus.get(event.gpu)
-        if known is None:
-            self.gpus[event.gpu] = DeviceTrack(event)
-        else:
-            known.on_info(event)
+        if known is None:  # the usual case; going over all of them each time is slow for thousands
+            track = self.gpus[event.gpu] = DeviceTrack(event)
+            self.owned = [*self.owned, track] if track.owned else self.owned
+            self.charged = [*self.charged, track] if track.charged else self.charged
+            return
+        known.on_info(event)
         self.owned = [d for d in self.gpus.values() if d.owned]
         self.charged = [d for d in self.gpus.values() if d.charged]
 

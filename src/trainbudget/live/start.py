@@ -13,7 +13,7 @@ from trainbudget.config import parse_listen
 from trainbudget.engine.report import Report
 from trainbudget.errors import ConfigError, TrainBudgetError
 from trainbudget.events import AnyEvent, Price
-from trainbudget.live.assembly import RunFacts, backend_factory, header_of, price_of
+from trainbudget.live.assembly import backend_factory, header_of, price_of
 from trainbudget.live.console import add_handler
 from trainbudget.live.enforce import Enforcer
 from trainbudget.live.expectations import Expectations
@@ -30,6 +30,7 @@ from trainbudget.sinks.record import RecordInUse, RecordSink, TraceWriter
 from trainbudget.wording.start import start_lines
 
 if TYPE_CHECKING:
+    from trainbudget.live.assembly import RunFacts
     from trainbudget.monitor.life import Life
 
 _log = logging.getLogger("trainbudget")
