@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
+import trainbudget
 from trainbudget.budget import Money
-from trainbudget.config import _FIELD_OF, _PARSERS, Settings, load, parse_listen
+from trainbudget.config import Settings, load, parse_listen
+from trainbudget.config.reading import FIELD_OF, PARSERS
 from trainbudget.errors import ConfigError
 
 
@@ -92,7 +96,7 @@ def test_a_broken_file_is_said_and_passed_over(here):
 
 
 def test_every_field_can_be_set_by_name_and_by_variable(here):
-    assert {_FIELD_OF.get(name, name) for name in _PARSERS} == {f.name for f in fields(Settings)}
+    assert {FIELD_OF.get(name, name) for name in PARSERS} == {f.name for f in fields(Settings)}
     values = {"DISABLED": "1", "BACKEND": "none", "DIR": "/x", "RUN_DIR": "/y", "RECORD_MAX": "1 GiB", "IGNORE": "hang, oom"}
     settings, said = loaded(here, environ={f"TRAINBUDGET_{k}": v for k, v in values.items()})
     assert said == []
@@ -167,3 +171,12 @@ def test_a_variable_that_does_not_go_with_an_argument_gives_way(here):
     assert (settings.budget.currency, settings.price) == ("EUR", None)
     assert len(said) == 1
     assert "never mixed" in said[0]
+
+
+def test_every_variable_that_the_sources_speak_of_is_known(here):
+    """A variable that is read somewhere must not be called a typing error."""
+    sources = Path(trainbudget.__file__).parent.rglob("*.py")
+    names = {name for path in sources for name in re.findall(r"\bTRAINBUDGET_[A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8"))}
+    assert {"TRAINBUDGET_RUN_ID", "TRAINBUDGET_LISTEN"} <= names
+    _, said = loaded(here, environ=dict.fromkeys(names, ""))
+    assert said == []
