@@ -136,6 +136,69 @@ def test_the_longest_batch_is_found_and_traced():
     assert 0.3 < facts.token_ratio < 1.0
 
 
+FOR_THE_CPU = """
+import sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+config = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=1000)
+rows = [{"input_ids": torch.ones(64, dtype=torch.long), "labels": torch.ones(64, dtype=torch.long)}] * 8
+args = TrainingArguments("out", per_device_train_batch_size=2, max_steps=7, **{sys.argv[1]: True} if len(sys.argv) > 1 else {})
+Trainer(model=LlamaForCausalLM(config), args=args, train_dataset=rows).train()
+"""
+
+
+def test_a_script_for_the_cpu_is_planned_for_the_card_and_told_so(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(FOR_THE_CPU)
+    found = []
+    for arguments in ([], ["use_cpu"]):
+        job = Job(question=Question(spec=TrainSpec(), target=A100), script=str(script), arguments=arguments)
+        with TracingProcess(job) as child:
+            spec = spec_of({k: v for k, v in child.facts.spec.items() if v is not None})
+            found.append((predict_memory(child.trace(spec, A100), A100), child.facts.notes))
+    (on_the_card, nothing_said), (on_the_cpu, notes) = found
+    assert on_the_cpu == on_the_card
+    assert nothing_said == []
+    assert notes == ["the script trains on another device (use_cpu=True): planned as if it trained on the GPU"]
+
+
+LENGTHS_IN_LIGHTNING = """
+import sys
+import lightning.pytorch as pl, torch
+from torch.utils.data import DataLoader
+rows = [{"input_ids": torch.ones(900 if i == 40 else 16, dtype=torch.long)} for i in range(64)]
+def pad(rows): return {"input_ids": torch.nn.utils.rnn.pad_sequence([r["input_ids"] for r in rows], batch_first=True)}
+class Words(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(5000, 64), torch.nn.Linear(64, 5000)
+    def training_step(self, batch, index):
+        ids = batch["input_ids"]
+        return torch.nn.functional.cross_entropy(self.head(self.words(ids)).flatten(0, 1), ids.flatten())
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+trainer = pl.Trainer(accelerator="cpu", max_epochs=1, accumulate_grad_batches=2)
+trainer.fit(Words(), DataLoader(rows, batch_size=2, collate_fn=pad, shuffle=len(sys.argv) > 1))
+"""
+
+
+def test_the_longest_batch_of_a_lightning_script_is_found_and_traced(tmp_path):
+    pytest.importorskip("lightning")
+    script = tmp_path / "train.py"
+    script.write_text(LENGTHS_IN_LIGHTNING)
+    with TracingProcess(Job(question=Question(spec=TrainSpec(), target=A100), script=str(script))) as child:
+        facts = child.facts
+        spec = spec_of({k: v for k, v in facts.spec.items() if v is not None})
+        longest, first = (predict_memory(child.trace(spec, A100, longest=which), A100) for which in (True, False))
+    assert facts.long_batches[0] == (11, 1800)  # the 21st micro-batch, two to a step
+    assert (facts.first_batch, spec.micro_batch, spec.sequence_length) == ((2, 16), 2, 900)
+    assert longest.reserved.value > 3 * first.reserved.value
+    assert any("accelerator='cpu'" in note for note in facts.notes)
+    with TracingProcess(
+        Job(question=Question(spec=TrainSpec(), target=A100), script=str(script), arguments=["shuffled"])
+    ) as child:
+        assert child.facts.long_batches == [(None, 1800)]
+
+
 def test_ranks_share_the_data_set():
     with process("hf_causal_lm.py", spec=TrainSpec(world_size=4, strategy="ddp")) as child:
         facts = child.facts
