@@ -176,6 +176,7 @@ def _job(args: argparse.Namespace, request: PlanRequest, **what: Any) -> Any:
 
 def _answer(args: argparse.Namespace, request: PlanRequest, job: Any, script: bool = False) -> int:
     from trainbudget.plan.instance import detect_instance
+    from trainbudget.plan.layers.tracer import LayerTracer
     from trainbudget.plan.planner import Planner, request_of_script
     from trainbudget.plan.script.tracing_process import TracingProcess
 
@@ -186,7 +187,7 @@ def _answer(args: argparse.Namespace, request: PlanRequest, job: Any, script: bo
     say("running the script up to its training loop" if script else "reading the model")
     with TracingProcess(job) as process:
         planner = Planner(
-            tracer=process,
+            tracer=process if script else LayerTracer(process, request.model),
             today=datetime.date.today(),
             machine=detect_instance(),
             search=not args.no_search,

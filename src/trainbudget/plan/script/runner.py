@@ -98,9 +98,11 @@ def _is_config(error: BaseException) -> bool:
 
 def _read_config(job: Job) -> Captured:
     from trainbudget.plan.memory import trace_config
-    from trainbudget.plan.tracing.from_config import model_builder
+    from trainbudget.plan.tracing.from_config import import_model_code, model_builder
 
-    builder = model_builder(job.model_config, job.question.spec)  # imports everything once, and tells bad input early
+    builder = model_builder(job.model_config, job.question.spec)  # tells bad input early
+    if builder.config is not None:
+        import_model_code(builder.config, job.question.spec)
     facts = Facts(
         framework="plan", title="", spec={}, model_config=builder.config.to_dict() if builder.config is not None else None
     )

@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from trainbudget.errors import ConfigError
+from trainbudget.plan.layers.config import with_depth
 from trainbudget.plan.simulated_device.backend import HALF
 from trainbudget.plan.tracing.optimizers import OptimizerChoice, optimizer_of
 from trainbudget.plan.tracing.step import UNSHARDED, StepSettings, trace_step
@@ -127,7 +128,23 @@ def model_builder(model_config: Mapping[str, Any] | str | Path, spec: TrainSpec)
             raise ConfigError(f"{model_config}: {exc}") from exc
         return ModelBuilder(None, spec, build)
     values = dict(model_config) if isinstance(model_config, Mapping) else _read_values(Path(model_config))
+    if spec.layers is not None:
+        values = with_depth(values, spec.layers)
     return ModelBuilder(_hugging_face_config(values, spec), spec)
+
+
+def import_model_code(config: Any, spec: TrainSpec) -> None:
+    """Import what building and tracing this model will need: once, before traces are forked off, instead of in each of them."""
+    import contextlib
+
+    import torch._dynamo  # noqa: F401 - the first optimizer would
+    import transformers
+
+    with contextlib.suppress(Exception):  # a model that is not there is told of by whoever builds it
+        getattr(transformers, AUTO_CLASSES[spec.task])._model_mapping[type(config)]
+    with contextlib.suppress(ImportError):
+        if spec.peft is not None:
+            import peft  # noqa: F401
 
 
 def _read_values(path: Path) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""A tracer for models of many layers that are alike: after the first trace, which is of the whole model, it traces few layers.
+
+What it makes up for the rest is compared with that first trace, event by event; where the two differ, or where a configuration
+cannot be continued, every trace is of the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from trainbudget.plan.layers.config import depth_of
+from trainbudget.plan.layers.depth import deeper, same_trace
+from trainbudget.plan.script.protocol import Facts
+from trainbudget.plan.tracing.failure import TraceFailed
+from trainbudget.plan.tracing.trace import Trace
+from trainbudget.plan.train_spec import TargetGpu, TrainSpec
+
+#: With fewer layers than this two shallow traces and their comparison cost as much as the whole one.
+LEAST_LAYERS = 8
+SHALLOW = 2
+
+
+class WholeTracer(Protocol):
+    """See `planner.Tracer`."""
+
+    facts: Facts
+
+    def trace(self, spec: TrainSpec, target: TargetGpu, *, longest: bool = True) -> Trace:
+        """The traced step, or TraceFailed."""
+
+
+class LayerTracer:
+    """Answers like the tracer it asks, from fewer layers where that is exact."""
+
+    def __init__(self, tracer: WholeTracer, model_config: Any) -> None:
+        self._tracer = tracer
+        depth = depth_of(model_config) if isinstance(model_config, Mapping) else None
+        self._depth = depth if depth is not None and depth >= LEAST_LAYERS else None
+        self._first: tuple[TrainSpec, TargetGpu, Trace] | None = None
+        self._proven: bool | None = None
+        self._refused: set[bytes] = set()
+        self._made: dict[bytes, Trace] = {}
+
+    @property
+    def facts(self) -> Facts:
+        """Of the tracer it asks."""
+        return self._tracer.facts
+
+    def trace(self, spec: TrainSpec, target: TargetGpu, *, longest: bool = True) -> Trace:
+        """The traced step, or TraceFailed."""
+        if self._depth is None:
+            return self._tracer.trace(spec, target, longest=longest)
+        if self._first is None or (self._first[0] == spec and self._first[1].capability == target.capability):
+            trace = self._tracer.trace(spec, target, longest=longest)
+            self._first = (spec, target, trace)
+            return trace
+        if self._proven is None:
+            made = self._continued(self._first[0], self._first[1])
+            self._proven = made is not None and same_trace(made, self._first[2])
+        made = self._continued(spec, target) if self._proven else None
+        return self._tracer.trace(spec, target, longest=longest) if made is None else made
+
+    def _continued(self, spec: TrainSpec, target: TargetGpu) -> Trace | None:
+        kind = spec.with_shape(micro_batch=1, sequence_length=1)
+        key = msgspec.msgpack.encode((spec, target.capability))
+        if key in self._made:
+            return self._made[key]
+        if self._depth is None or _key(kind) in self._refused:
+            return None
+        try:
+            few, more = (self._tracer.trace(msgspec.structs.replace(spec, layers=n), target) for n in (SHALLOW, SHALLOW + 1))
+        except TraceFailed:
+            return None
+        made = deeper(few, more, self._depth - SHALLOW)
+        if made is None:
+            self._refused.add(_key(kind))
+            return None
+        self._made[key] = msgspec.structs.replace(made, spec=spec)
+        return self._made[key]
+
+
+def _key(spec: TrainSpec) -> bytes:
+    return msgspec.msgpack.encode(spec)
