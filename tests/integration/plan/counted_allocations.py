@@ -99,8 +99,8 @@ PHASES = ("forward", "backward", "optimizer")  # each begins at a mark of its na
 
 
 def peaks(profiler: Any) -> dict[str, int]:
-    """Highest bytes of each phase of the last step (marks ``step``, those of the phases, ``end``), bytes held where that step
-    begins, and how many more than where the one before began."""
+    """Highest bytes of the last step's forward and backward, and of its optimizer step (marks ``step``, those of the phases,
+    ``end``); bytes held where that step begins, and how many more than where the one before began."""
     phase, begins = "", []
     found = dict.fromkeys(PHASES, 0)
     for event, held in held_after(events_of(profiler)):
@@ -111,5 +111,9 @@ def peaks(profiler: Any) -> dict[str, int]:
                 found = dict.fromkeys(PHASES, 0)
         if phase in found:
             found[phase] = max(found[phase], held)
-    sizes = {f"{phase}_bytes": size for phase, size in found.items()}
-    return {**sizes, "held_bytes": begins[-1], "drift_bytes": begins[-1] - begins[-2]}
+    return {
+        "forward_backward_bytes": max(found["forward"], found["backward"]),
+        "optimizer_bytes": found["optimizer"],
+        "held_bytes": begins[-1],
+        "drift_bytes": begins[-1] - begins[-2],
+    }
