@@ -26,6 +26,9 @@ three ways to say what is trained:
 """
 
 
+_LENGTHS = ("steps", "tokens", "epochs", "samples", "measured_step")
+
+
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Declare the verb."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
@@ -91,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    _check_numbers(args)
     if args.what is None and args.model is None:
         raise ConfigError("nothing to plan: give PLAN.toml, a script, or --model (see trainbudget plan --help)")
     if args.what is not None and args.model is not None:
@@ -102,11 +106,22 @@ def _run(args: argparse.Namespace) -> int:
         if args.what is not None:
             raise ConfigError(f"one plan file or script at a time: {path} or {args.what}?")
         args.what = str(path)
+        _check_numbers(args)
     if path is not None and not path.exists():
         raise ConfigError(f"{path}: no such file")
     if path is not None and path.suffix == ".py":
         return _plan_script(args, path)
     return _plan_config(args, path)
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    """Every number that can be given counts something: none is zero, negative or not finite."""
+    from trainbudget.plan.choices import check_above_zero
+
+    for name in ("count", "memory_gib", "batch", "seq", "accumulate", "lora", "qlora", *_LENGTHS, "max_examples"):
+        value = getattr(args, name)
+        if value is not None:
+            check_above_zero(f"--{name.replace('_', '-')}", value)
 
 
 def _plan_config(args: argparse.Namespace, path: Path | None) -> int:
@@ -255,12 +270,12 @@ def _unicode() -> bool:
 def _flag_tables(args: argparse.Namespace) -> dict[str, Any]:
     if args.gpu is None and not args.gpus:
         raise ConfigError("--model needs --gpu, for example --gpu A100-80GB")
-    if args.lora and args.qlora:
+    if args.lora is not None and args.qlora is not None:
         raise ConfigError("--lora and --qlora contradict each other: give one")
     rank = args.lora or args.qlora
     train = {
         "micro_batch": 1 if args.batch is None else args.batch,
-        "sequence_length": args.seq or 512,
+        "sequence_length": 512 if args.seq is None else args.seq,
         "gradient_accumulation": args.accumulate,
         "precision": args.precision or "bf16",
         "optimizer": args.optim or "adamw_torch_fused",

@@ -14,6 +14,7 @@ import msgspec
 from trainbudget import budget
 from trainbudget.errors import ConfigError
 from trainbudget.plan import hardware
+from trainbudget.plan.choices import check_values
 from trainbudget.plan.request import Charges, Duration, PlanRequest
 from trainbudget.plan.train_spec import EvalSpec, TrainSpec, spec_of
 
@@ -109,10 +110,13 @@ def plan_of(values: Mapping[str, Any], *, where: str = "plan", folder: Path = Pa
         ConfigError: see `read_plan`.
     """
     _check_keys(values, where)
+    flags = vocabulary == "flags"
     model = _table(values, "model", ModelTable, where)
     train = _table(values, "train", TrainTable, where)
     parallel = _table(values, "parallel", ParallelTable, where)
     gpu = _table(values, "gpu", GpuTable, where)
+    for section, table in (("model", model), ("train", train), ("parallel", parallel), ("gpu", gpu)):
+        check_values(section, msgspec.structs.asdict(table), where, flags=flags)
     if gpu.name is None:
         raise ConfigError(f'{where}: [gpu] needs name, for example name = "A100-80GB"')
     count = gpu.count or parallel.world_size or 1
