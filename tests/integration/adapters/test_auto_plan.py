@@ -56,8 +56,13 @@ def of_kind(record: Path, kind: type):
     return [fact for fact in read_trace(record) if isinstance(fact, kind)]
 
 
+def sources(record: Path) -> set[str]:
+    """Where memory budgets came from."""
+    return {f.memory_peak_bytes.source for f in of_kind(record, BudgetFact) if f.memory_peak_bytes is not None}
+
+
 def only(record: Path, code: str):
-    (found,) = [f for f in replay(record).findings if f.code == code]
+    (found,) = [f for f in replay(read_trace(record)).findings if f.code == code]
     return found
 
 
@@ -115,7 +120,7 @@ from trainbudget.huggingface import TrainBudgetCallback
 class Slowly(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         time.sleep(0.1)
-        control.should_training_stop = "memory_peak_bytes" in open("run/trace.jsonl").read() or time.monotonic() - began > 500
+        control.should_training_stop = '"source":"plan"' in open("run/trace.jsonl").read() or time.monotonic() - began > 500
 began = time.monotonic()
 config = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=800)
 model = LlamaForCausalLM(config)
@@ -133,8 +138,7 @@ def test_a_script_that_would_delete_is_planned_by_its_description(tmp_path):
     script.write_text(DELETES)
     run(script, cwd=tmp_path)
     assert (tmp_path / "old" / "checkpoint").read_text() == "kept"
-    budgets = [f.memory_peak_bytes for f in of_kind(tmp_path / "run", BudgetFact) if f.memory_peak_bytes is not None]
-    assert budgets[0].source == "plan"
+    assert "plan" in sources(tmp_path / "run")
 
 
 LOOP = """
@@ -185,4 +189,4 @@ def test_a_plan_that_cannot_be_made_is_one_line_and_costs_nothing(tmp_path):
     assert "manual optimization" in text
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["outcome"] == "finished"
-    assert not [f for f in of_kind(tmp_path / "run", BudgetFact) if f.memory_peak_bytes is not None]
+    assert "plan" not in sources(tmp_path / "run")
