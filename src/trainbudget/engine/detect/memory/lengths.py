@@ -13,6 +13,11 @@ from trainbudget.events import LongBatch
 LEAST_PAIRS = 12
 #: ... where only record peaks are dated: a record comes about ln(n) times in n steps, and lies on the upper edge.
 LEAST_RECORDS = 5
+#: Fewer count where they agree with one another and with the level at rest to these shares of the peak: where the longest
+#: lengths are common, they come in the first minutes and no record after them.
+FEW_RECORDS = 3
+STRAIGHT_RATIO = 0.02
+BEGINS_RATIO = 0.15
 #: Rank correlation of peak and length from which the length is what drives the peak (0.6: four of five pairs agree).
 EXPLAINED_TAU = 0.6
 #: The longer half's slope must exceed the whole's by this to be taken instead: attention without a fused kernel is quadratic.
@@ -65,9 +70,19 @@ def observed_line(device: DeviceTrack, *, by: str) -> Line | None:
     pairs = track.tokens.by_sequence if by == "sequence" else track.tokens.by_batch
     least = LEAST_RECORDS if track.tokens.records_only else LEAST_PAIRS
     if len(pairs) < least:
-        return None
+        if not track.tokens.records_only or len(pairs) < FEW_RECORDS:
+            return None
+        return _few(pairs, track.level_bytes)
     line: Line | None = track.cached(f"length/{by}", track.tokens.total, lambda: _line(pairs, least))
     return line
+
+
+def _few(records: list[tuple[float, float]], at_rest: float | None) -> Line | None:
+    """Of three or four records: a line where they lie on one that begins at what is held without any batch."""
+    line = line_through(records, least=FEW_RECORDS)
+    if line is None or at_rest is None or line.tau < 1.0 or line.noise > STRAIGHT_RATIO * line.middle_y:
+        return None
+    return line if abs(line.at(0.0)[0] - at_rest) <= BEGINS_RATIO * line.middle_y else None
 
 
 def _line(pairs: list[tuple[float, float]], least: int) -> Line | None:
