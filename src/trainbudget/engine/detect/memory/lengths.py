@@ -80,7 +80,9 @@ def observed_line(device: DeviceTrack, *, by: str) -> Line | None:
 def _few(records: list[tuple[float, float]], at_rest: float | None) -> Line | None:
     """Of three or four records: a line where they lie on one that begins at what is held without any batch."""
     line = line_through(records, least=FEW_RECORDS)
-    if line is None or at_rest is None or line.tau < 1.0 or line.noise > STRAIGHT_RATIO * line.middle_y:
+    if line is None or at_rest is None or line.tau < 1.0:
+        return None
+    if any(abs(peak - line.at(tokens)[0]) > STRAIGHT_RATIO * peak for tokens, peak in records):
         return None
     return line if abs(line.at(0.0)[0] - at_rest) <= BEGINS_RATIO * line.middle_y else None
 
