@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainbudget.cli.progress import Progress
 from trainbudget.errors import ConfigError, TrainBudgetError
 
 if TYPE_CHECKING:
@@ -195,10 +196,7 @@ def _answer(args: argparse.Namespace, request: PlanRequest, job: Any, script: bo
     from trainbudget.plan.planner import Planner, request_of_script
     from trainbudget.plan.script.tracing_process import TracingProcess
 
-    def say(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\033[K{text} ...", end="", file=sys.stderr, flush=True)
-
+    say = Progress(sys.stderr)
     say("running the script up to its training loop" if script else "reading the model")
     with TracingProcess(job) as process:
         planner = Planner(
@@ -211,15 +209,14 @@ def _answer(args: argparse.Namespace, request: PlanRequest, job: Any, script: bo
         if script:
             request = request_of_script(process.facts, request, strategy=args.strategy)
         if args.gpus:
-            return _compare(args, planner, request)
+            return _compare(args, planner, request, say)
         plan = planner.plan(request)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    say.done()
     _print(args, plan)
     return 3 if plan.fits is False else 0
 
 
-def _compare(args: argparse.Namespace, planner: Planner, request: PlanRequest) -> int:
+def _compare(args: argparse.Namespace, planner: Planner, request: PlanRequest, say: Progress) -> int:
     from dataclasses import replace
 
     from trainbudget.plan.hardware import require_gpu
@@ -236,8 +233,7 @@ def _compare(args: argparse.Namespace, planner: Planner, request: PlanRequest) -
             found.append((card.name, planner.plan(wanted)))
         except ConfigError as error:
             found.append((card.name, str(error)))
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    say.done()
     plans = [p for _, p in found if not isinstance(p, str)]
     if args.json:
         print(json.dumps({"cards": [{"gpu": n, "error": p} if isinstance(p, str) else p.to_json() for n, p in found]}))

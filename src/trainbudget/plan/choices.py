@@ -1,4 +1,4 @@
-"""Settings with a fixed set of values, and numbers with a least one: a wrong value is one line that names the nearest right one."""
+"""Settings with a fixed set of values, numbers with a least one: a wrong value is one line that names the nearest right one."""
 
 from __future__ import annotations
 

@@ -108,6 +108,7 @@ class Planner:
         return replace(step, step=scaled)
 
     def _evaluate(self, request: PlanRequest, target: TargetGpu, spec: TrainSpec) -> tuple[MemoryPrediction, StepTime]:
+        self.say(f"looking for changes that make it fit: {_difference(request.spec, spec)}")
         trace = self.tracer.trace(spec, target)
         return predict_memory(trace, target), estimate_step_time(trace, request.gpu, spec)
 
@@ -127,7 +128,6 @@ class Planner:
         longest = _or_none(lambda: self._longest(traced, spec, target, trace)) if sequence else None
         if memory.fits:
             return largest, longest, ()
-        self.say("looking for changes that make it fit")
         changes = changes_that_fit(
             spec,
             request.gpu,
@@ -179,6 +179,12 @@ def plan_by_formulas(
         not_understood=tuple(memory.not_understood),
         facts=facts,
     )
+
+
+def _difference(old: TrainSpec, new: TrainSpec) -> str:
+    """The settings in which two configurations differ."""
+    names = [f.name for f in msgspec.structs.fields(TrainSpec) if getattr(old, f.name) != getattr(new, f.name)]
+    return ", ".join(n if n == "peft" else f"{n} {getattr(new, n)}" for n in names)
 
 
 def _or_none(search: Callable[[], int | None]) -> int | None:
