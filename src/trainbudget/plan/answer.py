@@ -91,6 +91,7 @@ class Plan:
             {"tokens": p.tokens, "value": p.reserved.value, "low": p.reserved.low, "high": p.reserved.high} for p in self.peaks
         ]
         out["script_startup_s"] = None if self.facts is None else self.facts.startup_s or None
+        out["startup_included"] = False  # run time and cost are of steps, evaluations and saves; a bill begins with the process
         out["flops_per_step"] = None if step is None else step.model_flops
         return out
 

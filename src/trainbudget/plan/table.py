@@ -156,7 +156,9 @@ def _time_and_money(plan: Plan) -> list[str]:
     else:
         parts = [f"{text} {span(s)}" for text, s in (("evaluation", run.eval_s), ("saving", run.save_s)) if s >= 1]
         extra = f", of it {' and '.join(parts)}" if parts else ""
-        lines.append(f"  run    {span(run.run.value)} {_interval(run.run, span)}   {run.steps:,} steps{extra}")
+        lines.append(
+            f"  run    {span(run.run.value)} {_interval(run.run, span)}   {run.steps:,} steps{extra}; start-up not counted"
+        )
     lines.append(_cost_line(plan))
     if plan.price_hint:
         lines.append(f"         {plan.price_hint}")
@@ -241,9 +243,11 @@ def seconds(value: float) -> str:
 
 
 def span(value: float) -> str:
-    """A duration: `41 s`, `12 min`, `1 h 21 min`, `3 d 4 h`."""
+    """A duration: `41 s`, `2 min 30 s`, `12 min`, `1 h 21 min`, `3 d 4 h`."""
     if value < 90:
         return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
+    if value < 300:
+        return f"{round(value) // 60} min {round(value) % 60:02d} s"
     minutes = round(value / 60)
     if minutes < 60:
         return f"{minutes} min"
