@@ -39,7 +39,10 @@ class _Data:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_a_monitor_taken_into_a_loader_worker_does_nothing_there(tmp_path: Path, start: str) -> None:
+def test_a_monitor_taken_into_a_loader_worker_does_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))  # a spawned worker imports this module by its name
     data = pytest.importorskip("torch.utils.data")
     monitor = Monitor(backend="none", listen="off", log=False, directory=str(tmp_path / "runs"), run_name="x")
     with monitor, monitor.step():
