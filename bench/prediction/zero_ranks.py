@@ -1,7 +1,7 @@
 """Bytes of DeepSpeed ZeRO 1, 2 and 3 counted on real CPU ranks over gloo, written to ``tests/integration/plan/zero_counted.json``.
 
     python -m venv ds && DS_ACCELERATOR=cpu DS_BUILD_OPS=0 ds/bin/pip install torch deepspeed numpy
-    ds/bin/python bench/prediction/zero_ranks.py                     # every row, about ten seconds each
+    ds/bin/python bench/prediction/zero_ranks.py                     # every row, about twenty seconds each
     ds/bin/python bench/prediction/zero_ranks.py --only zero2-bf16   # print the rows whose name begins so, write nothing
 
 DeepSpeed is not among the development dependencies: transformers, accelerate and Lightning behave differently once it is installed.
