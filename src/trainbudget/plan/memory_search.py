@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from trainbudget.plan.allocator import AllocatorOptions
 from trainbudget.plan.memory_prediction import MemoryPrediction, predict_memory
-from trainbudget.plan.tracing.trace import Trace
+from trainbudget.plan.tracing.trace import Category, Kind, Trace
 from trainbudget.plan.train_spec import TargetGpu, TrainSpec
 
 TraceFunction = Callable[[TrainSpec], Trace]
+_LASTING = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 MAX_TRACES = 8
 MAX_BATCH = 65536
 MAX_LENGTH = 1 << 21
@@ -74,6 +75,28 @@ def max_sequence_length(
         search.learn(start, predict_memory(known, target, allocator_options=allocator_options, context_bytes=context_bytes))
     found = search.largest(start, 1, MAX_LENGTH // multiple)
     return None if found is None else found * multiple
+
+
+def floor_bytes(trace: Trace) -> int:
+    """What the step holds at any batch and length, with or without checkpointing: the most that parameters, their gradients and
+    the optimizer's state take together. 0 for sharded steps, whose shares a trace does not show."""
+    if trace.spec.strategy not in ("none", "ddp"):
+        return 0
+    alive: dict[int, tuple[int, int]] = {}
+    held = most = 0
+    for kind, a, b, c in trace.events:
+        if kind in (Kind.FREE, Kind.RETAG) and a in alive:
+            size, category = alive.pop(a)
+            held -= size if category in _LASTING else 0
+            if kind == Kind.FREE:
+                continue
+            alive[a] = (size, c)
+            held += size if c in _LASTING else 0
+        elif kind == Kind.MALLOC:
+            alive[a] = (b, c)
+            held += b if c in _LASTING else 0
+        most = max(most, held)
+    return most
 
 
 class _Search:

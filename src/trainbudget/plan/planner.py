@@ -26,6 +26,7 @@ from trainbudget.plan.memory import (
     predict_memory,
     spec_of,
 )
+from trainbudget.plan.memory_search import floor_bytes
 from trainbudget.plan.peaks import peaks_by_tokens
 from trainbudget.plan.request import Charges, PlanRequest
 from trainbudget.plan.script.protocol import Facts
@@ -35,6 +36,9 @@ from trainbudget.plan.train_spec import TrainSpec
 
 #: A checkpoint is written at about this rate, bytes/s (one cloud disk); it only enters the run time of plans that save.
 SAVE_BYTES_PER_S = 1e9
+
+#: Settings that change what is kept for the backward pass, and nothing of parameters, gradients and optimizer state.
+_LESS_TO_KEEP = {"micro_batch", "gradient_accumulation", "activation_checkpointing"}
 
 
 class Tracer(Protocol):
@@ -107,7 +111,11 @@ class Planner:
         scaled = Estimate(value=scaled.value, low=scaled.low, high=step.step.high, source=scaled.source + ", average batch")
         return replace(step, step=scaled)
 
-    def _evaluate(self, request: PlanRequest, target: TargetGpu, spec: TrainSpec) -> tuple[MemoryPrediction, StepTime]:
+    def _evaluate(
+        self, request: PlanRequest, target: TargetGpu, spec: TrainSpec, *, hopeless: bool
+    ) -> tuple[MemoryPrediction, StepTime]:
+        if hopeless and _changed(request.spec, spec) <= _LESS_TO_KEEP:
+            raise TraceFailed("parameters, gradients and optimizer state alone do not fit")
         self.say(f"looking for changes that make it fit: {_difference(request.spec, spec)}")
         trace = self.tracer.trace(spec, target)
         return predict_memory(trace, target), estimate_step_time(trace, request.gpu, spec)
@@ -123,15 +131,19 @@ class Planner:
             self.say(f"trying batch {wanted.micro_batch}, length {wanted.sequence_length}")
             return self.tracer.trace(wanted, target)
 
-        largest = _or_none(lambda: max_micro_batch(traced, spec, target, known=trace))
+        # Where parameters, gradients and optimizer state alone are too much, no batch and no length is small enough.
+        hopeless = floor_bytes(trace) > target.usable_bytes
+        largest = 0 if hopeless else _or_none(lambda: max_micro_batch(traced, spec, target, known=trace))
         sequence = spec.task != "image_classification" and spec.sequence_length > 1
-        longest = _or_none(lambda: self._longest(traced, spec, target, trace)) if sequence else None
+        longest = None
+        if sequence:
+            longest = 0 if hopeless else _or_none(lambda: self._longest(traced, spec, target, trace))
         if memory.fits:
             return largest, longest, ()
         changes = changes_that_fit(
             spec,
             request.gpu,
-            lambda wanted: self._evaluate(request, target, wanted),
+            lambda wanted: self._evaluate(request, target, wanted, hopeless=hopeless),
             vocabulary=request.vocabulary,
             settings=frozenset(self.tracer.facts.settings),
         )
@@ -181,10 +193,13 @@ def plan_by_formulas(
     )
 
 
-def _difference(old: TrainSpec, new: TrainSpec) -> str:
+def _changed(old: TrainSpec, new: TrainSpec) -> set[str]:
     """The settings in which two configurations differ."""
-    names = [f.name for f in msgspec.structs.fields(TrainSpec) if getattr(old, f.name) != getattr(new, f.name)]
-    return ", ".join(n if n == "peft" else f"{n} {getattr(new, n)}" for n in names)
+    return {f.name for f in msgspec.structs.fields(TrainSpec) if getattr(old, f.name) != getattr(new, f.name)}
+
+
+def _difference(old: TrainSpec, new: TrainSpec) -> str:
+    return ", ".join(n if n == "peft" else f"{n} {getattr(new, n)}" for n in sorted(_changed(old, new)))
 
 
 def _or_none(search: Callable[[], int | None]) -> int | None:

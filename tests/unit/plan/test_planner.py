@@ -161,3 +161,11 @@ def test_a_tpu_has_no_memory_prediction():
 
 def test_memory_limit_is_the_cards_usable_memory():
     assert planned(request()).to_json()["limit_bytes"] == pytest.approx(79.2 * GIB)
+
+
+def test_nothing_is_searched_where_parameters_alone_do_not_fit():
+    tracer = FakeTracer()
+    wanted = dataclasses.replace(request(micro_batch=4), memory_gib=3.0)  # the fake's weights are 4 GiB
+    plan = planned(wanted, tracer)
+    assert (plan.fits, plan.max_micro_batch, plan.max_sequence_length) == (False, 0, 0)
+    assert {s.micro_batch for s in tracer.asked if s.optimizer == wanted.spec.optimizer and s.peft is None} == {4}
