@@ -7,6 +7,7 @@ gives one.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import logging
@@ -28,7 +29,7 @@ from trainbudget.events import AnyEvent
 from trainbudget.live.own_script import own_script
 from trainbudget.live.plan_facts import facts_of_plan
 from trainbudget.live.probes.host import available_bytes, memory_limit_bytes
-from trainbudget.plan.script.background import LEAST_PRIORITY
+from trainbudget.plan.script.background import put_back
 from trainbudget.plan.script.protocol import Running
 from trainbudget.wording.numbers import size
 
@@ -39,6 +40,8 @@ PATIENCE_S = 600.0
 #: The child gives way when less than this share of the host's memory is left: training may need it.
 LEAST_MEMORY_RATIO = 0.05
 LOOK_S = 1.0
+#: A new thread keeps the interpreter from the one that made it until it first waits: ours waits at once.
+SETTLE_S = 0.05
 
 
 class AutoPlan:
@@ -47,7 +50,7 @@ class AutoPlan:
     def __init__(self, tell: Callable[[AnyEvent], None]) -> None:
         self._tell = tell
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._busy = threading.Event()
         self._request: Callable[[], Mapping[str, Any]] | None = None
         self.started = False
         self.child: subprocess.Popen[bytes] | None = None
@@ -64,8 +67,9 @@ class AutoPlan:
             return
         self.started = True
         self._request = request
-        self._thread = threading.Thread(target=self._run, name="trainbudget-plan", daemon=True)
-        self._thread.start()
+        self._busy.set()
+        # `threading.Thread.start` would wait until the system has given the new thread a core; this one does not.
+        _thread.start_new_thread(self._run, ())
 
     def decline(self) -> None:
         """There is nothing to plan: a later `start` does nothing."""
@@ -74,6 +78,7 @@ class AutoPlan:
     def stop(self) -> None:
         """End the child; the run is over or goes away."""
         self._over.set()
+        self._request = None
         child = self.child
         if child is not None and child.returncode is None:
             _kill(child)  # our thread waits for it; this one is the training's
@@ -81,25 +86,27 @@ class AutoPlan:
     @property
     def busy(self) -> bool:
         """Whether a plan is on its way."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._busy.is_set()
 
     # --- on our thread
 
     def _run(self) -> None:
         try:
+            if self._over.wait(SETTLE_S):
+                return
             request, self._request = self._request, None  # it holds the model
             asked = request() if request is not None else {}
             del request
             plan = self._plan(asked)
+            if not self._over.is_set():
+                for fact in facts_of_plan(plan):
+                    self._tell(fact)
+                _log.info("%s", sentence(plan))
         except Exception as err:  # noqa: BLE001 - without a plan the run goes on with a learned budget
             if not self._over.is_set():
                 _tell_none(err)
-            return
-        if self._over.is_set():
-            return
-        for fact in facts_of_plan(plan):
-            self._tell(fact)
-        _log.info("%s", sentence(plan))
+        finally:
+            self._busy.clear()
 
     def _plan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         tables = {name: values for name, values in asked["tables"].items() if name != "gpu"}
@@ -156,8 +163,7 @@ class AutoPlan:
             start_new_session=True,  # whatever the script starts ends with it
         )
         self.child = child
-        with contextlib.suppress(AttributeError, OSError):
-            os.setpriority(os.PRIO_PROCESS, child.pid, LEAST_PRIORITY)
+        put_back(child.pid)
         until, least = time.monotonic() + PATIENCE_S, LEAST_MEMORY_RATIO * memory_limit_bytes()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):

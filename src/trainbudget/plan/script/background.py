@@ -16,22 +16,29 @@ LEAST_PRIORITY = 19
 _ENDED_FIRST = "1000"
 
 
-def step_back() -> None:
-    """Give up CPU, disk and memory to everybody else; what the platform lacks is left."""
+def put_back(pid: int) -> None:
+    """Give a process of ours that leads a session the lowest priority, at once: before it has begun to load anything."""
     with contextlib.suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, LEAST_PRIORITY)
-    _write("oom_score_adj", _ENDED_FIRST)
+        os.setpriority(os.PRIO_PROCESS, pid, LEAST_PRIORITY)
+    # A session of its own has a share of its own, whatever the priority inside it (sched(7), autogroup).
+    _write(f"/proc/{pid}/autogroup", str(LEAST_PRIORITY))
+
+
+def step_back() -> None:
+    """Give up disk and memory too to everybody else, and have no other share of the CPU; what the platform lacks is left."""
+    _write("/proc/self/oom_score_adj", _ENDED_FIRST)
     if os.name == "posix" and os.getsid(0) == os.getpid():
-        # A session of its own has a share of its own, whatever the priority inside it (sched(7), autogroup). Somebody else's
-        # session is left alone: the training itself may be in it.
-        _write("autogroup", str(LEAST_PRIORITY))
+        put_back(os.getpid())  # somebody else's session is left alone: the training itself may be in it
+    else:
+        with contextlib.suppress(AttributeError, OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, LEAST_PRIORITY)
     with contextlib.suppress(AttributeError, OSError, ValueError, psutil.Error):
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
-def _write(name: str, text: str) -> None:
+def _write(path: str, text: str) -> None:
     with contextlib.suppress(OSError):
-        Path("/proc/self", name).write_text(text, encoding="ascii")
+        Path(path).write_text(text, encoding="ascii")
 
 
 def end_with(parent: int, *, every_s: float = 1.0) -> None:
@@ -40,6 +47,7 @@ def end_with(parent: int, *, every_s: float = 1.0) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(every_s)
-        os.killpg(0, signal.SIGKILL)
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="trainbudget-parent", daemon=True).start()
