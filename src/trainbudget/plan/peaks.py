@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from trainbudget.plan.memory_prediction import MemoryPrediction, predict_memory
 from trainbudget.plan.script.protocol import Facts
+from trainbudget.plan.tracer import Tracer
 from trainbudget.plan.tracing.failure import TraceFailed
-from trainbudget.plan.tracing.trace import Trace
 from trainbudget.plan.train_spec import TargetGpu, TrainSpec
 from trainbudget.plan.uncertainty import Interval
 
@@ -17,15 +16,6 @@ from trainbudget.plan.uncertainty import Interval
 SAME_RATIO = 0.97
 #: From this ratio on a third length is traced in between: attention without a fused kernel grows with the square.
 FAR_RATIO = 3.0
-
-
-class ShapeTracer(Protocol):
-    """See `planner.Tracer`."""
-
-    facts: Facts
-
-    def trace(self, spec: TrainSpec, target: TargetGpu, *, longest: bool = True) -> Trace:
-        """The traced step, or TraceFailed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +26,7 @@ class ShapePeak:
     reserved: Interval
 
 
-def peaks_by_tokens(tracer: ShapeTracer, spec: TrainSpec, target: TargetGpu, longest: MemoryPrediction) -> tuple[ShapePeak, ...]:
+def peaks_by_tokens(tracer: Tracer, spec: TrainSpec, target: TargetGpu, longest: MemoryPrediction) -> tuple[ShapePeak, ...]:
     """Peaks of the first batch, of one in between and of the longest one, shortest first; only the longest where all are alike,
     nothing where batches have no tokens.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import msgspec
 
@@ -31,6 +30,7 @@ from trainbudget.plan.peaks import peaks_by_tokens
 from trainbudget.plan.request import Charges, PlanRequest
 from trainbudget.plan.script.protocol import Facts
 from trainbudget.plan.step_time import Estimate, StepTime, estimate_step_time
+from trainbudget.plan.tracer import Tracer
 from trainbudget.plan.tracing.failure import TraceFailed
 from trainbudget.plan.train_spec import TrainSpec
 
@@ -39,15 +39,6 @@ SAVE_BYTES_PER_S = 1e9
 
 #: Settings that change what is kept for the backward pass, and nothing of parameters, gradients and optimizer state.
 _LESS_TO_KEEP = {"micro_batch", "gradient_accumulation", "activation_checkpointing"}
-
-
-class Tracer(Protocol):
-    """Where traces come from: a tracing process, or a fake in tests."""
-
-    facts: Facts
-
-    def trace(self, spec: TrainSpec, target: TargetGpu, *, longest: bool = True) -> Trace:
-        """The traced step, or TraceFailed."""
 
 
 @dataclass(slots=True, kw_only=True)

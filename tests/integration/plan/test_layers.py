@@ -77,6 +77,16 @@ def test_after_one_whole_trace_only_few_layers_are_traced():
     assert tracer.layers == [8, 2, 3, 2, 3, 2, 3]
 
 
+def test_another_kind_of_step_is_proven_on_a_few_layers_more():
+    tracer = Counting(LLAMA)
+    trace_config(LLAMA, spec(layers=2), TARGET)
+    layered = LayerTracer(tracer, LLAMA)
+    for wanted in (spec(), spec(optimizer="adamw_8bit"), spec(optimizer="adamw_8bit", micro_batch=8)):
+        made = layered.trace(wanted, TARGET)
+    assert tracer.layers == [8, 2, 3, 2, 3, 5, 2, 3]
+    assert same_trace(made, trace_config(LLAMA, wanted, TARGET))
+
+
 def test_a_model_whose_layers_cannot_be_told_alike_is_traced_whole():
     tracer = Counting({**LLAMA, "num_hidden_layers": 8, "per_layer": [0, 0, 0, 0, 0, 0, 0, 1]})
     layered = LayerTracer(tracer, tracer.config)

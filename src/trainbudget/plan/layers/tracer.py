@@ -1,19 +1,21 @@
 """A tracer for models of many layers that are alike: after the first trace, which is of the whole model, it traces few layers.
 
-What it makes up for the rest is compared with that first trace, event by event; where the two differ, or where a configuration
-cannot be continued, every trace is of the whole model.
+What it makes up for the rest is compared with that first trace, event by event, and for every other kind of step (another
+optimizer, adapter, checkpointing) with a trace of a few layers more; where the two differ, or where a configuration cannot be
+continued, traces are of the whole model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from trainbudget.plan.layers.config import depth_of
 from trainbudget.plan.layers.depth import deeper, same_trace
 from trainbudget.plan.script.protocol import Facts
+from trainbudget.plan.tracer import Tracer
 from trainbudget.plan.tracing.failure import TraceFailed
 from trainbudget.plan.tracing.trace import Trace
 from trainbudget.plan.train_spec import TargetGpu, TrainSpec
@@ -21,27 +23,20 @@ from trainbudget.plan.train_spec import TargetGpu, TrainSpec
 #: With fewer layers than this two shallow traces and their comparison cost as much as the whole one.
 LEAST_LAYERS = 8
 SHALLOW = 2
-
-
-class WholeTracer(Protocol):
-    """See `planner.Tracer`."""
-
-    facts: Facts
-
-    def trace(self, spec: TrainSpec, target: TargetGpu, *, longest: bool = True) -> Trace:
-        """The traced step, or TraceFailed."""
+#: Layers of the trace with which a kind of step is proven: three made-up layers are compared, and the others are as they are.
+PROOF = 5
 
 
 class LayerTracer:
     """Answers like the tracer it asks, from fewer layers where that is exact."""
 
-    def __init__(self, tracer: WholeTracer, model_config: Any) -> None:
+    def __init__(self, tracer: Tracer, model_config: Any) -> None:
         self._tracer = tracer
         depth = depth_of(model_config) if isinstance(model_config, Mapping) else None
         self._depth = depth if depth is not None and depth >= LEAST_LAYERS else None
         self._first: tuple[TrainSpec, TargetGpu, Trace] | None = None
         self._proven: bool | None = None
-        self._refused: set[bytes] = set()
+        self._kinds: dict[bytes, bool] = {}  # kind of step, whatever its shape -> can be continued
         self._made: dict[bytes, Trace] = {}
 
     @property
@@ -53,7 +48,7 @@ class LayerTracer:
         """The traced step, or TraceFailed."""
         if self._depth is None:
             return self._tracer.trace(spec, target, longest=longest)
-        if self._first is None or (self._first[0] == spec and self._first[1].capability == target.capability):
+        if self._first is None or self._is_first(spec, target):
             trace = self._tracer.trace(spec, target, longest=longest)
             self._first = (spec, target, trace)
             return trace
@@ -64,22 +59,32 @@ class LayerTracer:
         return self._tracer.trace(spec, target, longest=longest) if made is None else made
 
     def _continued(self, spec: TrainSpec, target: TargetGpu) -> Trace | None:
-        kind = spec.with_shape(micro_batch=1, sequence_length=1)
         key = msgspec.msgpack.encode((spec, target.capability))
         if key in self._made:
             return self._made[key]
-        if self._depth is None or _key(kind) in self._refused:
+        kind = _key(spec.with_shape(micro_batch=1, sequence_length=1))
+        if self._depth is None or not self._kinds.get(kind, True):
             return None
         try:
-            few, more = (self._tracer.trace(msgspec.structs.replace(spec, layers=n), target) for n in (SHALLOW, SHALLOW + 1))
+            few, more = (self._few(spec, target, layers) for layers in (SHALLOW, SHALLOW + 1))
+            made = deeper(few, more, self._depth - SHALLOW)
+            if made is not None and kind not in self._kinds and not self._is_first(spec, target):
+                proof = deeper(few, more, PROOF - SHALLOW)
+                self._kinds[kind] = proof is not None and same_trace(proof, self._few(spec, target, PROOF))
         except TraceFailed:
             return None
-        made = deeper(few, more, self._depth - SHALLOW)
-        if made is None:
-            self._refused.add(_key(kind))
+        if made is None or not self._kinds.setdefault(kind, True):
+            self._kinds[kind] = False
             return None
         self._made[key] = msgspec.structs.replace(made, spec=spec)
         return self._made[key]
+
+    def _few(self, spec: TrainSpec, target: TargetGpu, layers: int) -> Trace:
+        return self._tracer.trace(msgspec.structs.replace(spec, layers=layers), target)
+
+    def _is_first(self, spec: TrainSpec, target: TargetGpu) -> bool:
+        """Whether it is the step that was traced whole: its comparison with the whole trace is the better proof."""
+        return self._first is not None and self._first[0] == spec and self._first[1].capability == target.capability
 
 
 def _key(spec: TrainSpec) -> bytes:
