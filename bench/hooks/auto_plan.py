@@ -3,8 +3,9 @@
     python bench/hooks/auto_plan.py [ROUNDS]
 
 Prints medians of: the call that begins training (`on_train_begin`), the first step, the steps while the planner's process is
-running, and all hooks of a training, in seconds; and each over the same without a plan. The steps sleep and compute in equal
-parts, so that neither an idle nor a saturated machine decides the result.
+running, and all hooks of a training, in seconds; and each over the same without a plan. `waits` is a training whose steps wait
+for a device as on a GPU, `computes` one that computes on the CPU itself: there the planner takes what is left of the machine,
+and a core that shares its units with another (SMT) is slower while both work.
 """
 
 from __future__ import annotations
@@ -49,10 +50,17 @@ class Timed(TrainBudgetCallback):
         self.begin_call_s = time.perf_counter() - began
 
 
-def train(plan: str | None, folder: Path) -> dict[str, float]:
+#: Kind of training -> width of the model, tokens of an example, seconds a step sleeps.
+KINDS = {"waits": (8, 4, 0.05), "computes": (64, 64, 0.02)}
+
+
+def train(kind: str, plan: str | None, folder: Path) -> dict[str, float]:
+    width, tokens, sleep_s = KINDS[kind]
     torch.manual_seed(0)
-    config = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=1000)
-    rows = [{"input_ids": torch.ones(64, dtype=torch.long), "labels": torch.ones(64, dtype=torch.long)}] * 1000
+    config = LlamaConfig(
+        hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2, num_attention_heads=4, vocab_size=16 * width
+    )
+    rows = [{"input_ids": torch.ones(tokens, dtype=torch.long), "labels": torch.ones(tokens, dtype=torch.long)}] * 1000
     callback = Timed(plan=plan, backend="mock", run_directory=str(folder / "run"), listen="off", log=False)
     clock = Clock()
     arguments = TrainingArguments(
@@ -60,7 +68,7 @@ def train(plan: str | None, folder: Path) -> dict[str, float]:
         disable_tqdm=True,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
-    model.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+    model.register_forward_pre_hook(lambda *_: time.sleep(sleep_s))
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[callback, clock])
     trainer.train()
     hooks_s = callback.monitor._counters.hook_s
@@ -75,15 +83,19 @@ def train(plan: str | None, folder: Path) -> dict[str, float]:
 
 
 def main(rounds: int) -> None:
-    found: dict[str, list[dict[str, float]]] = {"none": [], "auto": []}
+    out: dict[str, object] = {"rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
-        train(None, Path(folder, "warm"))
-        for place in range(rounds):
-            for name, plan in (("none", None), ("auto", "auto")) if place % 2 else (("auto", "auto"), ("none", None)):
-                found[name].append(train(plan, Path(folder, f"{name}-{place}")))
-    medians = {name: {key: statistics.median(r[key] for r in runs) for key in runs[0]} for name, runs in found.items()}
-    ratios = {key: round(medians["auto"][key] / medians["none"][key], 3) for key in medians["none"]}
-    print(json.dumps({"rounds": rounds, **medians, "auto_over_none": ratios}))
+        for kind in KINDS:
+            train(kind, None, Path(folder, f"{kind}-warm"))
+            found: dict[str, list[dict[str, float]]] = {"none": [], "auto": []}
+            for place in range(rounds):
+                for name in ("none", "auto") if place % 2 else ("auto", "none"):
+                    plan = "auto" if name == "auto" else None
+                    found[name].append(train(kind, plan, Path(folder, f"{kind}-{name}-{place}")))
+            medians = {name: {key: statistics.median(r[key] for r in runs) for key in runs[0]} for name, runs in found.items()}
+            ratios = {key: round(medians["auto"][key] / medians["none"][key], 3) for key in medians["none"]}
+            out[kind] = {**medians, "auto_over_none": ratios}
+    print(json.dumps(out))
 
 
 if __name__ == "__main__":
