@@ -9,6 +9,7 @@ import pytest
 
 from trainbudget.errors import ConfigError
 from trainbudget.events import BudgetFact, Event, Phase, PhaseBegin, Step
+from trainbudget.gpu import open_backend
 from trainbudget.gpu.mapping import map_devices
 from trainbudget.gpu.mock import SCENARIOS, MockBackend
 from trainbudget.gpu.mock_card import CONTEXT_BYTES, GIB, MEMORY_LIMIT_BYTES
@@ -307,3 +308,20 @@ def test_every_scenario_has_a_help_text():
     expected = "healthy idle input_bound leak long_batch fragmentation neighbour throttle lost hang unsupported"
     assert list(SCENARIOS) == expected.split()
     assert all(SCENARIOS.values())
+
+
+def test_a_card_of_any_memory_and_its_stories_shrink_with_it():
+    done = MockRun(open_backend("mock:leak:24"), steps=300).go()
+    (gpu,) = done.backend.open()
+    assert gpu.memory_limit_bytes == 24 * GIB
+    held = [reading.memory_used_bytes for reading in done.readings]
+    assert max(held) == pytest.approx(24 * GIB, rel=0.01)
+    assert max(held) <= 24 * GIB
+    (fact, *_) = done.backend.allocator(done.now_s) or [None]
+    assert fact is None or fact.peak_reserved_bytes < 24 * GIB
+
+
+@pytest.mark.parametrize("name", ["mock:healthy:much", "mock:healthy:0.4", "mock:healthy:90", "mock:healthy:nan"])
+def test_a_card_without_room_is_refused(name):
+    with pytest.raises(ConfigError, match="mock"):
+        open_backend(name)
