@@ -46,6 +46,7 @@ class Plan:
     max_sequence_length: int | None
     changes: tuple[Change, ...]
     not_understood: tuple[str, ...]
+    searched: bool = True  # whether changes, batches and lengths that fit were looked for
     facts: Facts | None = None
     peaks: tuple[ShapePeak, ...] = ()
     parameters: int | None = None

@@ -84,6 +84,7 @@ class Planner:
             max_micro_batch=largest,
             max_sequence_length=longest,
             changes=changes,
+            searched=self.search,
             not_understood=tuple(dict.fromkeys([*memory.not_understood, *facts.notes, *step.notes, *_card_notes(request.gpu)])),
             facts=facts,
             peaks=peaks_by_tokens(self.tracer, request.spec, target, memory) if self.shapes else (),

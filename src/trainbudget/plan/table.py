@@ -212,7 +212,10 @@ def _changes(plan: Plan, width: int) -> list[str]:
     if plan.fits is not False and not plan.changes:
         return []
     if not plan.changes:
-        return ["", "  nothing tried makes it fit: see --gpus for other cards"] if plan.step is not None else []
+        if plan.step is None:
+            return []
+        tried = "nothing tried makes it fit" if plan.searched else "no change was tried (--no-search)"
+        return ["", f"  {tried}: see --gpus for other cards"]
     lines = ["", "  to make it fit, fastest first (each predicted again):"]
     for change in plan.changes:
         device = change.memory.device

@@ -39,6 +39,11 @@ def test_what_does_not_fit_shows_by_how_much_and_what_to_change():
     assert "to make it fit" in text
 
 
+def test_changes_that_were_not_looked_for_are_not_said_to_be_missing():
+    text = table.render_plan(planned(request(micro_batch=16), search=False))
+    assert "no change was tried (--no-search)" in text
+
+
 def test_no_price_is_said_not_zero():
     text = table.render_plan(planned(request(gpu="RTX-4090", price=None, micro_batch=1, steps=10)))
     assert "no dated price for RTX-4090" in text
