@@ -32,7 +32,7 @@ def own_script(main: ModuleType | None = None, arguments: list[str] | None = Non
     if path is None:
         raise ValueError("it was started from a prompt or a notebook, not by a script")
     if _is_installed(path):
-        raise ValueError(f"it was started by {os.path.basename(os.path.dirname(path))}, not by a script of its own")
+        raise ValueError(f"it was started by {_tool(path)}, not by a script of its own")
     words = tuple(sys.argv[1:] if arguments is None else arguments)
     spec = getattr(main, "__spec__", None)
     if spec is not None:
@@ -40,6 +40,12 @@ def own_script(main: ModuleType | None = None, arguments: list[str] | None = Non
     if not path.endswith(".py") or not os.path.isfile(path):
         raise ValueError(f"{os.path.basename(path)} is no script that could be run again")
     return OwnScript(script=os.path.abspath(path), arguments=words)
+
+
+def _tool(path: str) -> str:
+    """The name of what was started: `pytest` of `bin/pytest` and of `pytest/__main__.py`."""
+    name = os.path.basename(path).removesuffix(".py")
+    return os.path.basename(os.path.dirname(path)) if name == "__main__" else name
 
 
 def _is_installed(path: str) -> bool:

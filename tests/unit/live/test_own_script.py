@@ -48,5 +48,12 @@ def test_what_cannot_be_started_again_says_why(path, message):
 
 
 def test_under_pytest_there_is_nothing_to_start():
-    with pytest.raises(ValueError, match="pytest"):
+    with pytest.raises(ValueError, match="it was started "):  # by pytest, or without a file by one of its workers
         own_script()
+
+
+@pytest.mark.parametrize("path", [("scripts", "pytest"), ("purelib", "pytest/__main__.py")])
+def test_a_tool_is_named(path):
+    folder, file = path
+    with pytest.raises(ValueError, match="started by pytest,"):
+        own_script(main_module(Path(sysconfig.get_paths()[folder]) / file), [])
