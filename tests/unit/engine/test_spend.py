@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trainbudget.events import Event, Phase, Rank
+from trainbudget.events import Bound, Event, Phase, Rank
 from trainbudget.findings import Severity
 from unit.engine.feeding import fed, findings
 from unit.engine.minimal import spend as minimal
@@ -98,6 +98,19 @@ def test_time_over_budget_is_projected_then_critical():
     assert found.raised_s < 150.0
     assert found.severity is Severity.CRITICAL  # it went on beyond the budget
     assert found.forecast.at_s == pytest.approx(300.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("source", "severity", "words"), [("given", Severity.CRITICAL, "are allowed"), ("plan", Severity.WARNING, "were planned")]
+)
+def test_what_a_plan_has_reckoned_is_no_allowance(source, severity, words):
+    """A plan made beside the run (plan="auto") is an expectation: it never pages anybody by its own."""
+    budget = {"cost": Bound(value=1.0, source=source), "run_time_s": Bound(value=60.0, source=source), "steps_total": ABSURD}
+    events = Build(price=60.0, budget=budget).gpu().start().steps(100).end("interrupted")
+    for code in ("cost_over_budget", "time_over_budget"):
+        found = one(events, code)
+        assert found.severity is severity
+        assert words in found.summary
 
 
 def test_skipped_data_of_a_resume_is_part_of_the_time_and_no_surprise():

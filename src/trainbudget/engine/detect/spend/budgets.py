@@ -29,7 +29,8 @@ class CostOverBudget(BaseDetector):
         family="spend",
         severity=Severity.WARNING,
         title="The run will cost more than its budget",
-        condition="The low end of the projected cost's interval exceeds the budget; critical once the money is spent.",
+        condition="The low end of the projected cost's interval exceeds the budget; critical once the money is spent that "
+        "somebody allowed (what a plan has reckoned is exceeded with a warning).",
         silent="Without a price, a budget or a known number of steps (what is spent already needs no projection); in warm-up; "
         "before 20 steps; when budget and price are in different currencies; on ranks other than 0.",
         evidence={
@@ -74,14 +75,14 @@ class CostOverBudget(BaseDetector):
         if spent > budget:
             yield Signal(
                 "cost_over_budget",
-                severity=Severity.CRITICAL,
-                summary=f"{money(spent, currency)} are spent, {money(budget, currency)} may be",
+                severity=_once_used_up(view, "cost"),
+                summary=f"{money(spent, currency)} are spent, {money(budget, currency)} {_wording(view, 'cost')}",
                 evidence=evidence,
             )
         elif projection is not None and projection.cost is not None and (projection.cost_low or 0.0) > may:
             yield Signal(
                 "cost_over_budget",
-                summary=f"the run will cost {money(projection.cost, currency)}, {money(budget, currency)} may be spent",
+                summary=f"the run will cost {money(projection.cost, currency)}, {money(budget, currency)} {_wording(view, 'cost')}",
                 evidence=evidence,
                 forecast=_crossing(
                     timeline.now_s,
@@ -101,7 +102,8 @@ class TimeOverBudget(BaseDetector):
         family="spend",
         severity=Severity.WARNING,
         title="The run will take longer than its budget",
-        condition="The low end of the projected run time's interval exceeds the budget; critical once the time is over.",
+        condition="The low end of the projected run time's interval exceeds the budget; critical once the time is over that "
+        "somebody allowed (what a plan has reckoned is exceeded with a warning).",
         silent="Without a budget or a known number of steps (time that is over needs no projection); in warm-up; before 20 "
         "steps; once training has ended; on ranks other than 0.",
         evidence={
@@ -141,14 +143,15 @@ class TimeOverBudget(BaseDetector):
         if elapsed_s > budget_s:
             yield Signal(
                 "time_over_budget",
-                severity=Severity.CRITICAL,
-                summary=f"the run has taken {duration(elapsed_s)}, {duration(budget_s)} were planned",
+                severity=_once_used_up(view, "run_time_s"),
+                summary=f"the run has taken {duration(elapsed_s)}, {duration(budget_s)} {_wording(view, 'run_time_s')}",
                 evidence=evidence,
             )
         elif projection is not None and projection.run_time_low_s > may_s:
             yield Signal(
                 "time_over_budget",
-                summary=f"the run will take {duration(projection.run_time_s)}, {duration(budget_s)} are planned",
+                summary=f"the run will take {duration(projection.run_time_s)}, "
+                f"{duration(budget_s)} {_wording(view, 'run_time_s')}",
                 evidence=evidence,
                 forecast=Forecast(
                     at_s=timeline.now_s + budget_s - elapsed_s,
@@ -156,6 +159,20 @@ class TimeOverBudget(BaseDetector):
                     high=timeline.now_s + budget_s - elapsed_s,
                 ),
             )
+
+
+def _is_given(view: View, name: str) -> bool:
+    """Whether somebody has set the budget; a plan's and a learned one are expectations."""
+    bound = view.timeline.budget.get(name)
+    return bound is not None and bound.source in (None, "given")
+
+
+def _once_used_up(view: View, name: str) -> Severity:
+    return Severity.CRITICAL if _is_given(view, name) else Severity.WARNING
+
+
+def _wording(view: View, name: str) -> str:
+    return "are allowed" if _is_given(view, name) else "were planned"
 
 
 def _believable(projection: Projection | None) -> Projection | None:
