@@ -82,7 +82,8 @@ class CostOverBudget(BaseDetector):
         elif projection is not None and projection.cost is not None and (projection.cost_low or 0.0) > may:
             yield Signal(
                 "cost_over_budget",
-                summary=f"the run will cost {money(projection.cost, currency)}, {money(budget, currency)} {_wording(view, 'cost')}",
+                summary=f"the run will cost {money(projection.cost, currency)}, "
+                f"{money(budget, currency)} {_wording(view, 'cost')}",
                 evidence=evidence,
                 forecast=_crossing(
                     timeline.now_s,
