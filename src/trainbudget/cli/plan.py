@@ -199,8 +199,9 @@ def _answer(args: argparse.Namespace, request: PlanRequest, job: Any, script: bo
     say = Progress(sys.stderr)
     say("running the script up to its training loop" if script else "reading the model")
     with TracingProcess(job) as process:
+        one_trace = args.no_search and not args.gpus
         planner = Planner(
-            tracer=process if script else LayerTracer(process, request.model),
+            tracer=process if script or one_trace else LayerTracer(process, request.model),
             today=datetime.date.today(),
             machine=detect_instance(),
             search=not args.no_search,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from trainbudget.plan.script.protocol import Facts
@@ -18,3 +19,10 @@ class Tracer(Protocol):
 
     def trace(self, spec: TrainSpec, target: TargetGpu, *, longest: bool = True) -> Trace:
         """The traced step, or TraceFailed."""
+
+
+class ParallelTracer(Tracer, Protocol):
+    """One that can trace several configurations side by side."""
+
+    def ahead(self, specs: Sequence[TrainSpec], target: TargetGpu) -> None:
+        """Trace these now; `trace` then answers at once."""

@@ -12,7 +12,9 @@ import msgspec
 from trainbudget.plan.layers.depth import deeper, same_trace
 from trainbudget.plan.layers.tracer import LayerTracer
 from trainbudget.plan.memory import TargetGpu, predict_memory, spec_of, trace_config
-from trainbudget.plan.script.protocol import Facts
+from trainbudget.plan.script.protocol import Facts, Job, Question
+from trainbudget.plan.script.tracing_process import TracingProcess
+from trainbudget.plan.tracing.failure import TraceFailed
 
 pytestmark = pytest.mark.slow
 LLAMA = {
@@ -38,6 +40,9 @@ class Counting:
     def trace(self, spec, target, *, longest=True):
         self.layers.append(spec.layers or 8)
         return trace_config(self.config, spec, target)
+
+    def ahead(self, specs, target):
+        """Traced one by one, when they are asked for."""
 
 
 def spec(**values):
@@ -85,6 +90,16 @@ def test_another_kind_of_step_is_proven_on_a_few_layers_more():
         made = layered.trace(wanted, TARGET)
     assert tracer.layers == [8, 2, 3, 2, 3, 5, 2, 3]
     assert same_trace(made, trace_config(LLAMA, wanted, TARGET))
+
+
+def test_traces_side_by_side_are_those_of_one_after_the_other():
+    wanted = [spec(layers=2), spec(layers=3), spec(layers=3, peft={"type": "nonsense"})]
+    with TracingProcess(Job(question=Question(spec=wanted[0], target=TARGET), model_config=LLAMA)) as process:
+        process.ahead(wanted, TARGET)
+        for one in wanted[:2]:
+            assert same_trace(process.trace(one, TARGET), trace_config(LLAMA, one, TARGET))
+        with pytest.raises(TraceFailed, match="nonsense"):
+            process.trace(wanted[2], TARGET)
 
 
 def test_a_model_whose_layers_cannot_be_told_alike_is_traced_whole():

@@ -15,7 +15,7 @@ import msgspec
 from trainbudget.plan.layers.config import depth_of
 from trainbudget.plan.layers.depth import deeper, same_trace
 from trainbudget.plan.script.protocol import Facts
-from trainbudget.plan.tracer import Tracer
+from trainbudget.plan.tracer import ParallelTracer
 from trainbudget.plan.tracing.failure import TraceFailed
 from trainbudget.plan.tracing.trace import Trace
 from trainbudget.plan.train_spec import TargetGpu, TrainSpec
@@ -30,7 +30,7 @@ PROOF = 5
 class LayerTracer:
     """Answers like the tracer it asks, from fewer layers where that is exact."""
 
-    def __init__(self, tracer: Tracer, model_config: Any) -> None:
+    def __init__(self, tracer: ParallelTracer, model_config: Any) -> None:
         self._tracer = tracer
         depth = depth_of(model_config) if isinstance(model_config, Mapping) else None
         self._depth = depth if depth is not None and depth >= LEAST_LAYERS else None
@@ -49,6 +49,8 @@ class LayerTracer:
         if self._depth is None:
             return self._tracer.trace(spec, target, longest=longest)
         if self._first is None or self._is_first(spec, target):
+            # The shallow ones beside the whole one: it is proven as soon as another trace is wanted.
+            self._tracer.ahead([spec, *_shallow(spec)], target)
             trace = self._tracer.trace(spec, target, longest=longest)
             self._first = (spec, target, trace)
             return trace
@@ -65,12 +67,15 @@ class LayerTracer:
         kind = _key(spec.with_shape(micro_batch=1, sequence_length=1))
         if self._depth is None or not self._kinds.get(kind, True):
             return None
+        unproven = kind not in self._kinds and not self._is_first(spec, target)
+        shallow = _shallow(spec, prove=unproven)
+        self._tracer.ahead(shallow, target)
         try:
-            few, more = (self._few(spec, target, layers) for layers in (SHALLOW, SHALLOW + 1))
+            few, more, *proof = (self._tracer.trace(s, target) for s in shallow)
             made = deeper(few, more, self._depth - SHALLOW)
-            if made is not None and kind not in self._kinds and not self._is_first(spec, target):
-                proof = deeper(few, more, PROOF - SHALLOW)
-                self._kinds[kind] = proof is not None and same_trace(proof, self._few(spec, target, PROOF))
+            if made is not None and proof:
+                continued = deeper(few, more, PROOF - SHALLOW)
+                self._kinds[kind] = continued is not None and same_trace(continued, proof[0])
         except TraceFailed:
             return None
         if made is None or not self._kinds.setdefault(kind, True):
@@ -79,12 +84,14 @@ class LayerTracer:
         self._made[key] = msgspec.structs.replace(made, spec=spec)
         return self._made[key]
 
-    def _few(self, spec: TrainSpec, target: TargetGpu, layers: int) -> Trace:
-        return self._tracer.trace(msgspec.structs.replace(spec, layers=layers), target)
-
     def _is_first(self, spec: TrainSpec, target: TargetGpu) -> bool:
         """Whether it is the step that was traced whole: its comparison with the whole trace is the better proof."""
         return self._first is not None and self._first[0] == spec and self._first[1].capability == target.capability
+
+
+def _shallow(spec: TrainSpec, *, prove: bool = False) -> list[TrainSpec]:
+    layers = (SHALLOW, SHALLOW + 1, PROOF) if prove else (SHALLOW, SHALLOW + 1)
+    return [msgspec.structs.replace(spec, layers=n) for n in layers]
 
 
 def _key(spec: TrainSpec) -> bytes:

@@ -1,7 +1,7 @@
 """The child process of `trainbudget plan`: runs a script up to its training loop (or reads a model configuration), then answers
 questions, each in a fork of its own: an operator that aborts the process takes only its fork along.
 
-Protocol: one JSON object a line, questions on one pipe, answers on another; traces travel as files.
+Protocol: one JSON value a line, lists of questions on one pipe, lists of answers on another; traces travel as files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         return 0
     _say(answers, {"kind": "ready", "facts": msgspec.to_builtins(captured.facts)})
     for line in questions:
-        _say(answers, _answer(captured, line))
+        _say(answers, {"answers": _answers_to(captured, line)})
     return 0
 
 
@@ -51,38 +51,43 @@ def _line(error: BaseException) -> str:
     return text[:300]
 
 
-def _answer(captured: Captured, line: str) -> dict[str, Any]:
-    """Trace in a fork; its standard error tells why, should it die."""
-    asked = json.loads(line)
-    question = msgspec.convert(asked["question"], Question)
-    path = Path(asked["path"])
-    log = path.with_suffix(".log")
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with log.open("w") as file:
-                os.dup2(file.fileno(), 2)
-            from trainbudget.plan.memory import encode_trace
+def _answers_to(captured: Captured, line: str) -> list[dict[str, Any]]:
+    """Trace what one line asks for, side by side."""
+    asked = [(msgspec.convert(one["question"], Question), Path(one["path"])) for one in json.loads(line)]
+    children = [_fork(captured, question, path) for question, path in asked]
+    return [_outcome(child, path) for child, (_, path) in zip(children, asked, strict=True)]
 
-            trace = captured.trace(question)
-            path.write_bytes(encode_trace(msgspec.structs.replace(trace, spec=question.spec)))
-            code = 0
-        except BaseException as error:  # noqa: BLE001 - the fork's only way to speak is its log
-            sys.stderr.write(
-                f"trainbudget-{'config' if _is_config(error) else 'failed'}: {type(error).__name__}: {_line(error)}\n"
-            )
-            if os.environ.get("TRAINBUDGET_PLAN_DEBUG"):
-                traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
+
+def _fork(captured: Captured, question: Question, path: Path) -> int:
+    """Trace in a fork; its standard error tells why, should it die."""
+    child = os.fork()
+    if child != 0:
+        return child
+    code = 1
+    try:
+        with path.with_suffix(".log").open("w") as file:
+            os.dup2(file.fileno(), 2)
+        from trainbudget.plan.memory import encode_trace
+
+        trace = captured.trace(question)
+        path.write_bytes(encode_trace(msgspec.structs.replace(trace, spec=question.spec)))
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - the fork's only way to speak is its log
+        sys.stderr.write(f"trainbudget-{'config' if _is_config(error) else 'failed'}: {type(error).__name__}: {_line(error)}\n")
+        if os.environ.get("TRAINBUDGET_PLAN_DEBUG"):
+            traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _outcome(child: int, path: Path) -> dict[str, Any]:
     _, status = os.waitpid(child, 0)
     if status == 0:
         return {"ok": True}
     from trainbudget.plan.tracing.subprocess import _failure
 
-    failure = _failure(status, log.read_text(errors="replace"))
+    failure = _failure(status, path.with_suffix(".log").read_text(errors="replace"))
     return {
         "ok": False,
         "bad": _is_config(failure),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,11 @@ from trainbudget.plan.train_spec import TargetGpu, TrainSpec
 
 #: A script that only prepares data and builds a model; tokenising a large corpus is what takes minutes (`--max-examples`).
 START_TIMEOUT_S = 900.0
+
+
+def _key(question: Question) -> tuple[bytes, bool]:
+    # The card enters a trace only through its compute capability.
+    return msgspec.msgpack.encode((question.spec, question.target.compute_capability)), question.longest
 
 
 class OwnLoop(TrainBudgetError):
@@ -50,7 +56,7 @@ class TracingProcess:
 
     def __init__(self, job: Job, *, nice: int = 0, timeout_s: float = START_TIMEOUT_S) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="trainbudget-plan-")
-        self._traces: dict[tuple[bytes, bool], Trace | TraceFailed] = {}
+        self._traces: dict[tuple[bytes, bool], Trace | TrainBudgetError] = {}
         environment, launched = quiet_environment(dict(os.environ))
         job = msgspec.structs.replace(job, launched=launched)
         self._beside = job.beside
@@ -126,31 +132,40 @@ class TracingProcess:
         Raises:
             TraceFailed: in one line why it cannot be traced.
         """
-        # The card enters a trace only through its compute capability.
         question = Question(spec=spec, target=target, longest=longest)
-        key = (msgspec.msgpack.encode((spec, target.compute_capability)), longest)
-        if key not in self._traces:
-            self._traces[key] = self._ask_for(question)
-        found = self._traces[key]
-        if isinstance(found, TraceFailed):
+        if _key(question) not in self._traces:
+            self._ask_for([question])
+        found = self._traces[_key(question)]
+        if isinstance(found, TrainBudgetError):
             raise found
         return found
 
-    def _ask_for(self, question: Question) -> Trace | TraceFailed:
-        path = Path(self._folder.name, f"trace-{len(self._traces)}")
-        message = json.dumps({"question": msgspec.to_builtins(question), "path": str(path)}) + "\n"
+    def ahead(self, specs: Sequence[TrainSpec], target: TargetGpu) -> None:
+        """Trace these side by side; `trace` then answers at once, failures included."""
+        wanted = [Question(spec=spec, target=target) for spec in specs]
+        self._ask_for([question for question in wanted if _key(question) not in self._traces])
+
+    def _ask_for(self, questions: list[Question]) -> None:
+        if not questions:
+            return
+        paths = [Path(self._folder.name, f"trace-{len(self._traces)}-{place}") for place in range(len(questions))]
+        message = [{"question": msgspec.to_builtins(q), "path": str(path)} for q, path in zip(questions, paths, strict=True)]
         try:
-            os.write(self._ask, message.encode())
-            answer = self._hear()
+            os.write(self._ask, (json.dumps(message) + "\n").encode())
+            answers = self._hear().get("answers") or [{}] * len(questions)
         except OSError as error:
-            return TraceFailed(f"the tracing process is gone: {error}")
+            answers = [{"reason": f"the tracing process is gone: {error}"}] * len(questions)
+        for question, path, answer in zip(questions, paths, answers, strict=True):
+            self._traces[_key(question)] = self._taken(answer, path)
+
+    def _taken(self, answer: dict[str, Any], path: Path) -> Trace | TrainBudgetError:
         if answer.get("ok"):
             trace = decode_trace(path.read_bytes())
             path.unlink()
             return trace
         reason = str(answer.get("reason") or f"the tracing process is gone: {self._tail()}")
         if answer.get("bad"):
-            raise ConfigError(reason)
+            return ConfigError(reason)
         return TraceFailed(reason)
 
     def _kill(self) -> None:
