@@ -93,8 +93,7 @@ class Budget:
             raise ConfigError(f"budget: {values[0]!r} needs its name, for example Budget(cost={values[0]!r}); {_fields()}")
         for name in given:
             if name not in cls.__dataclass_fields__:
-                near = nearest(name, cls.__dataclass_fields__)
-                raise ConfigError(f"budget: {name}: no such field{f'; did you mean {near}?' if near else ''}; {_fields()}")
+                raise ConfigError(f"budget: {name}: no such field{did_you_mean(name, cls.__dataclass_fields__)}; {_fields()}")
         return super().__new__(cls)
 
     cost: str | float | None = None
@@ -158,10 +157,10 @@ def check_currency(budget: Budget | None, price: Money | None) -> None:
         )
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant, or None where nothing is like it."""
-    found = get_close_matches(name, names, n=1)
-    return found[0] if found else None
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`; did you mean NAME?`, or nothing where no name is like it."""
+    near = get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _fields() -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainbudget.budget import Budget, Money, nearest, parse_bytes, parse_duration_s, parse_price
+from trainbudget.budget import Budget, Money, did_you_mean, parse_bytes, parse_duration_s, parse_price
 from trainbudget.errors import ConfigError
 
 
@@ -26,12 +26,6 @@ def parse_setting(name: str, value: Any) -> tuple[str, Any]:
         if isinstance(err, ConfigError):
             raise
         raise ConfigError(f"{name}: {err}") from None
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`; did you mean NAME?`, or nothing where no name is like it."""
-    near = nearest(name, names)
-    return f"; did you mean {near}?" if near else ""
 
 
 def _boolean(value: Any) -> bool:

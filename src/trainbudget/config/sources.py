@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainbudget.config.reading import PARSERS, did_you_mean
+from trainbudget.budget import did_you_mean
+from trainbudget.config.reading import PARSERS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -126,16 +126,14 @@ class Timeline:
 
     def _advance(self, t_s: float, ahead_s: float) -> None:
         """Move on by `ahead_s`, to `t_s`; a hole since the last line is booked as a gap."""
-        if ahead_s <= GAP_FLOOR_S:
-            self._spacing_s += 0.1 * (ahead_s - self._spacing_s)
-        elif self.events > 1 and ahead_s > GAP_PERIODS * self._line_spacing_s():
+        most_s = 600.0
+        if ahead_s > GAP_FLOOR_S and self.events > 1 and ahead_s > GAP_PERIODS * self._line_spacing_s():
             self.gaps.append((self.now_s, t_s))
             self.gaps_s += ahead_s
             del self.gaps[:-256]
             # Where nothing but long steps is told, every pause is such a hole: the second one is the rhythm of the lines.
-            self._spacing_s += 0.1 * (min(ahead_s, RHYTHM_MOST_S) - self._spacing_s)
-        else:
-            self._spacing_s += 0.1 * (min(ahead_s, 600.0) - self._spacing_s)
+            most_s = RHYTHM_MOST_S
+        self._spacing_s += 0.1 * (min(ahead_s, most_s) - self._spacing_s)
         self.now_s = t_s
 
     def wall_s(self, t_s: float | None = None) -> float:

@@ -72,14 +72,11 @@ class LayerTracer:
         self._tracer.ahead(shallow, target)
         try:
             few, more, *proof = (self._tracer.trace(s, target) for s in shallow)
-            made = deeper(few, more, self._depth - SHALLOW)
-            if made is not None and proof:
-                continued = deeper(few, more, PROOF - SHALLOW)
-                self._kinds[kind] = continued is not None and same_trace(continued, proof[0])
         except TraceFailed:
             return None
-        if made is None or not self._kinds.setdefault(kind, True):
-            self._kinds[kind] = False
+        made = deeper(few, more, self._depth - SHALLOW)
+        self._kinds[kind] = made is not None and all(_holds(few, more, deep) for deep in proof)
+        if made is None or not self._kinds[kind]:
             return None
         self._made[key] = msgspec.structs.replace(made, spec=spec)
         return self._made[key]
@@ -87,6 +84,12 @@ class LayerTracer:
     def _is_first(self, spec: TrainSpec, target: TargetGpu) -> bool:
         """Whether it is the step that was traced whole: its comparison with the whole trace is the better proof."""
         return self._first is not None and self._first[0] == spec and self._first[1].capability == target.capability
+
+
+def _holds(few: Trace, more: Trace, deep: Trace) -> bool:
+    """Whether the trace of `PROOF` layers is what the shallow ones are continued to."""
+    continued = deeper(few, more, PROOF - SHALLOW)
+    return continued is not None and same_trace(continued, deep)
 
 
 def _shallow(spec: TrainSpec, *, prove: bool = False) -> list[TrainSpec]:

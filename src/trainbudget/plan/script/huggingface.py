@@ -24,6 +24,7 @@ from trainbudget.plan.script.huggingface_facts import (
 )
 from trainbudget.plan.script.protocol import Question
 from trainbudget.plan.simulated_device.cuda import Patches
+from trainbudget.plan.tracing.from_config import AUTOCAST
 from trainbudget.plan.tracing.optimizers import optimizer_of
 
 #: Trainers that generate text between optimizer steps: their time and memory is mostly not the training step's.
@@ -208,12 +209,9 @@ def _trace(trainer: Any, question: Question, batch: Any, base: TrainSpec) -> Tra
         optimizer_factory=optimizer,
         target=question.target,
         spec=spec,
-        autocast=_AUTOCAST.get(spec.precision) if spec.precision != base.precision else None,
+        autocast=AUTOCAST.get(spec.precision) if spec.precision != base.precision else None,
         vocabulary=getattr(text, "vocab_size", None),
     )
-
-
-_AUTOCAST = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def _shape(spec: TrainSpec) -> tuple[int, int]:

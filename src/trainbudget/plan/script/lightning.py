@@ -13,6 +13,7 @@ from trainbudget.plan.script.batches import scan
 from trainbudget.plan.script.capture import Captured, Catch, on_simulated_device, reshaped, shape_of
 from trainbudget.plan.script.protocol import Facts, Question
 from trainbudget.plan.simulated_device.cuda import Patches
+from trainbudget.plan.tracing.from_config import AUTOCAST, PURE
 
 _PRECISION = {"32": "fp32", "16-mixed": "fp16", "bf16-mixed": "bf16", "16-true": "fp16_pure", "bf16-true": "bf16_pure"}
 _STRATEGY = {
@@ -163,8 +164,8 @@ def _trace(module: Any, question: Question, batch: Any, base: TrainSpec) -> Trac
     )
     for name in ("log", "log_dict"):
         object.__setattr__(module, name, lambda *args, **kwargs: None)
-    if spec.precision.endswith("_pure"):
-        dtype = torch.bfloat16 if spec.precision.startswith("bf16") else torch.float16
+    if spec.precision in PURE:
+        dtype = getattr(torch, PURE[spec.precision])
         module.to(dtype)
         batch = torch.utils._pytree.tree_map(
             lambda t: t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t, batch
@@ -192,7 +193,7 @@ def _trace(module: Any, question: Question, batch: Any, base: TrainSpec) -> Trac
         optimizer_factory=optimizer,
         target=question.target,
         spec=spec,
-        autocast={"bf16": "bfloat16", "fp16": "float16"}.get(spec.precision),
+        autocast=AUTOCAST.get(spec.precision),
         vocabulary=getattr(config, "vocab_size", None),
     )
 

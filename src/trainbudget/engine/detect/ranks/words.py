@@ -78,10 +78,9 @@ def last_clock_ratio(timeline: Timeline) -> float:
 
 def _view_of(track: RankTrack, begun_s: float) -> RankView | None:
     """The rank's words since `begun_s`, looked over once for all who ask before its next word."""
-    key = (track.words, begun_s)
-    if track.seen is None or track.seen[0] != key:
-        track.seen = (key, _of_words(track, begun_s))
-    view: RankView | None = track.seen[1]
+    if track.seen is None or track.seen[0] is not track.last or track.seen[1] != begun_s:
+        track.seen = (track.last, begun_s, _of_words(track, begun_s))
+    view: RankView | None = track.seen[2]
     return view
 
 
