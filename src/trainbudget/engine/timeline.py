@@ -99,7 +99,6 @@ class Timeline:
         self.closed_phase: ClosedPhase | None = None
         self.events = 0
         self._spacing_s = 1.0
-        self._phase_mark = 0.0
         self._handlers: dict[type, Callable[[Any], None]] = {
             Header: self._on_header,
             BudgetFact: self.merge_budget,

@@ -47,7 +47,6 @@ class Ledger:
         self.allocated_bytes = 0
         self.peak = Peak()
         self.phase_peaks: dict[Phase, int] = {}
-        self.phase_reserved: dict[Phase, int] = {}
         self.peak_reserved_bytes = 0
         self._categories = [0] * len(Category)
         self._held: dict[int, tuple[Block, Category]] = {}
@@ -106,8 +105,3 @@ class Ledger:
             self.peak.allocated_bytes = now
             self.peak.phase = self.phase
             self.peak.categories = {c: self._categories[c] for c in Category if self._categories[c]}
-
-    def forget_peaks(self) -> None:
-        """Start peaks anew from what is held now."""
-        self.peak, self.phase_peaks = Peak(), {}
-        self.note_peak()

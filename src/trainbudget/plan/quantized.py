@@ -16,7 +16,6 @@ What the library keeps it keeps as attributes of the autograd node, not as saved
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
@@ -255,8 +254,3 @@ def _output_names(model: torch.nn.Module) -> set[str]:
         if hasattr(model, name):
             names.add(name)
     return names
-
-
-def stand_in_needed() -> bool:
-    """Whether ``bitsandbytes`` is not importable here (its stand-in is then the only way)."""
-    return importlib.util.find_spec("bitsandbytes") is None

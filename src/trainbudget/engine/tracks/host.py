@@ -47,11 +47,8 @@ class RankTrack:
         self.window: deque[Rank] = deque(maxlen=120)
         self.telling: deque[Rank] = deque(maxlen=WORDS)  # the newest that say something new
         self.seen: tuple[Rank | None, float, Any] | None = None  # last word, beginning of the session, what was made of them
-        self.last_step_s: float | None = None  # when its step number grew last
 
     def on_rank(self, event: Rank) -> None:
-        if self.last is None or (event.step is not None and event.step != self.last.step):
-            self.last_step_s = event.t_s
         self.last = event
         self.window.append(event)
         # A word without a new step says nothing new: long steps, or a rank that stands still and whose clock sleeps.

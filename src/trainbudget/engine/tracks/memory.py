@@ -39,7 +39,6 @@ class MemoryTrack:
     def __init__(self) -> None:
         self.lines = 0
         self.session: Session | None = None
-        self.sessions_seen = 0
         self.begin_allocated: float | None = None  # before the session's first step
         self.early: list[float] = []  # allocated, before the first step has completed
         self.early_peak: float | None = None
@@ -55,17 +54,14 @@ class MemoryTrack:
         self.reserved_begin: float | None = None  # reserved when the session had settled
         self.outside: deque[float] = deque(maxlen=32)  # device use minus reserved: lower bounds, one an interval
         self.outside_low: float | None = None
-        self.outside_count = 0
         self.retries_begin: float | None = None
         self.retries: deque[tuple[float, int | None, float]] = deque(maxlen=64)  # (t_s, step, cumulative)
         self.phase: PhaseMemory | None = None
         self.failure: Failure | None = None
         self.previous_rest: float | None = None  # median level at rest of the session before
-        self.previous_begin: float | None = None
         self.early_used: float | None = None  # device use before anything of ours was there
         self.early_busy: float | None = None  # highest utilization then
         self.cache: dict[str, tuple[int, Any]] = {}  # results of detectors' arithmetic, by the number of points they used
-        self._first_line_s: float | None = None
         self._last: Allocator | None = None
         self._last_s = -1.0
         self._ooms: float | None = None
@@ -162,9 +158,7 @@ class MemoryTrack:
     def _begin(self, session: Session | None) -> None:
         if self.session is not None:
             self.previous_rest = self.level_bytes if self.rest.total >= 3 else self.previous_rest
-            self.previous_begin = self.begin_allocated
         self.session = session
-        self.sessions_seen += 1
         self.begin_allocated = self._last.allocated_bytes if self._last is not None else None
         self.early.clear()
         self.early_peak = self.first_rest = None
@@ -311,7 +305,6 @@ class MemoryTrack:
             return
         low = max(0.0, low)
         self.outside.append(low)
-        self.outside_count += 1
         if grown > STABLE_BYTES:
             return  # far below what it is: no measure of a context
         self.outside_low = low if self.outside_low is None else min(self.outside_low, low)

@@ -19,7 +19,6 @@ class OpenPhase:
     start_s: float
     items_total: float | None = None
     items_done: float | None = None
-    progress_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -133,7 +132,6 @@ class RunTrack:
             self.recompiles = event.recompiles
         for phase in reversed(self.open):
             if event.phase is None or phase.phase == event.phase:
-                phase.progress_s = event.t_s
                 phase.items_done = event.items_done if event.items_done is not None else phase.items_done
                 phase.items_total = event.items_total if event.items_total is not None else phase.items_total
                 return

@@ -61,31 +61,6 @@ class Series:
         self.total, self._stride = 0, 1
 
 
-class Mean:
-    """A running mean over the last `size` values."""
-
-    def __init__(self, size: int) -> None:
-        self._values: deque[float] = deque(maxlen=size)
-        self._sum = 0.0
-
-    def add(self, value: float) -> None:
-        if len(self._values) == self._values.maxlen:
-            self._sum -= self._values[0]
-        self._values.append(value)
-        self._sum += value
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    @property
-    def value(self) -> float | None:
-        return self._sum / len(self._values) if self._values else None
-
-    def clear(self) -> None:
-        self._values.clear()
-        self._sum = 0.0
-
-
 def median(values: list[float]) -> float | None:
     """The median, or None of nothing."""
     return statistics.median(values) if values else None

@@ -147,10 +147,6 @@ class Strategy:
             for _ in range(self.optimizer.tensors)
         ]
 
-    def keep_until_zero_grad(self, size: int, stream: str = "main") -> None:
-        """A reduced gradient."""
-        self.until_zero_grad.append(self.ledger.malloc(size, Category.GRADIENTS, stream))
-
     def drop(self, parameter: int) -> None:
         """Autograd's own gradient of a parameter dies."""
         storage = self.gradients.pop(parameter, None)

@@ -128,10 +128,6 @@ class Recorder(TorchDispatchMode):
         events.append((Kind.MALLOC, number, size, category))
         return number
 
-    def live_storages(self) -> dict[int, tuple[int, int]]:
-        """Storage number -> (bytes, category) of what is alive now."""
-        return dict(self._born)
-
     def _retag(self, number: int, category: Category) -> None:
         size, old = self._born[number]
         if old != category:
