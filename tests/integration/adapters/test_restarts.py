@@ -35,9 +35,11 @@ def test_each_attempt_of_torchrun_has_a_record_of_all_ranks(tmp_path: Path) -> N
     script, run = tmp_path / "script.py", tmp_path / "run"
     script.write_text(SCRIPT, encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--standalone"]
+    # Else torchrun keeps one store for all attempts, and a fast rank of the second takes the first one's addresses from it.
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(
         [*command, str(script), str(run)],
-        env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False,
+        env=environment(tmp_path) | own_store, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     again = tmp_path / "run-2"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -86,11 +87,26 @@ def _places_of(owner: Any, name: str, before: Any) -> list[Any]:
 
 
 @contextmanager
+def _imported(name: str, module: ModuleType) -> Iterator[None]:
+    """`import name` gives this module. Only this one entry changes: `mock.patch.dict` empties the whole table for a moment,
+    and a monitor's thread that imports in that moment loads `importlib` a second time, for good."""
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+
+
+@contextmanager
 def quick() -> Iterator[FakeCuda]:
     """A fake CUDA, short patience, every collection of garbage a long one."""
     cuda = FakeCuda()
     with (
-        mock.patch.dict(sys.modules, {"torch": fake_torch(cuda)}),
+        _imported("torch", fake_torch(cuda)),
         mock.patch.object(life, "CLOSE_S", 0.25),
         mock.patch.object(steps, "ALLOCATOR_S", 0.0),
         mock.patch.object(garbage, "WORTH_TELLING_S", 0.0),
