@@ -57,9 +57,11 @@ def spec(**values):
         (LLAMA, {"optimizer": "adamw_8bit"}),
         (LLAMA, {"peft": LORA}),
         (LLAMA, {"strategy": "zero2", "world_size": 8}),
+        (LLAMA, {"gradient_accumulation": 2}),
+        (LLAMA, {"gradient_accumulation": 4, "peft": LORA, "activation_checkpointing": "non_reentrant"}),
         (GPT2, {}),
     ],
-    ids=["fused", "foreach", "8bit", "lora", "zero2", "gpt2"],
+    ids=["fused", "foreach", "8bit", "lora", "zero2", "accumulation", "accumulation of lora, checkpointed", "gpt2"],
 )
 def test_a_continued_trace_is_the_whole_models_own_in_every_phase(config, values):
     wanted = spec(**values)

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+from integration.plan.counted_memory import counted  # noqa: E402
 from trainbudget.plan.memory import Category, EvalSpec, TargetGpu, Trace, spec_of, trace_config  # noqa: E402
 from trainbudget.plan.replay import replay  # noqa: E402
 from trainbudget.plan.simulated_device import backend  # noqa: E402
@@ -62,23 +63,6 @@ def alive(trace: Trace, category: Category) -> int:
         elif kind == Kind.RETAG and a in held:
             held[a][1] = c
     return sum(size for size, of in held.values() if of == category)
-
-
-def counted(work: Callable[[], Any]) -> tuple[int, Any]:
-    """(highest bytes allocated above the start, what ``work`` returned), by torch's own profiler."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        result = work()
-    found, waiting = [], list(profiler.profiler.kineto_results.experimental_event_tree())
-    while waiting:
-        event = waiting.pop()
-        waiting.extend(event.children)
-        if event.tag == torch._C._profiler._EventType.Allocation:
-            found.append((event.start_time_ns, event.extra_fields.alloc_size))
-    now = highest = 0
-    for _, size in sorted(found):
-        now += size
-        highest = max(highest, now)
-    return highest, result
 
 
 class RealRun:

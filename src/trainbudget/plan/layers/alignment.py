@@ -132,6 +132,6 @@ def _modes(one: Token, other: Token) -> tuple[int, ...] | None:
 
 def _mode_sets(one: Token, other: Token) -> list[list[int]]:
     return [
-        [m for m, (x, y) in enumerate(zip(a, b, strict=True)) if x == y]
+        [m for m, (x, y) in enumerate(zip(a, b, strict=True)) if x == y] if len(a) == len(b) else []
         for a, b in zip(one.references, other.references, strict=True)
     ]

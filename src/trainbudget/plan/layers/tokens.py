@@ -1,7 +1,8 @@
 """A trace as tokens that say nothing of where they stand, so that the same layer reads the same at every place.
 
-Storages are named by their rank among the living ones of the same size and category, from the oldest or from the newest;
-parameters and units by their number from the first, from the last or from the one before.
+Storages are named by their rank among the living ones of the same size and category, from the oldest or from the newest, and a
+gradient that is added to by its parameter; parameters and units by their number from the first, from the last or from the one
+before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ ON_STORAGE = (Kind.FREE, Kind.RETAG, Kind.GRADIENT)
 ON_UNIT = (Kind.UNIT_PRE_FORWARD, Kind.UNIT_POST_FORWARD, Kind.UNIT_PRE_BACKWARD, Kind.UNIT_POST_BACKWARD)
 #: Ways to name one thing by number.
 Reference = tuple[int, ...]
+#: The storage in which the parameter's gradient is already.
+OWN: Reference = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class Counted:
         """One for each event."""
         alive, out = Alive(), []
         last_parameter = last_unit = 0
+        gradients: dict[int, int] = {}  # parameter -> storage
         count, units = len(self._trace.parameters), len(self._trace.units)
         for kind, a, b, c in self._trace.events:
             if kind == Kind.MALLOC:
@@ -76,7 +80,9 @@ class Counted:
                 elif kind == Kind.RETAG:
                     alive.moved(a, c)
                 else:
-                    references = (*references, (b, count - 1 - b, b - last_parameter))
+                    storage = OWN if gradients.get(b) == a else references[0]
+                    references = (storage, (b, count - 1 - b, b - last_parameter))
+                    gradients[b] = a
                     last_parameter = b
                 out.append(Token((kind, category, c), size, references))
             elif kind in ON_UNIT:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from trainbudget.plan.layers.alignment import Piece
-from trainbudget.plan.layers.tokens import ON_STORAGE, ON_UNIT, Alive, Reference, Token, setup_of
+from trainbudget.plan.layers.tokens import ON_STORAGE, ON_UNIT, OWN, Alive, Reference, Token, setup_of
 from trainbudget.plan.tracing.trace import Event, Kind, Parameter
 
 
@@ -17,6 +17,7 @@ class EventWriter:
         self._count, self._units = parameters, units
         self._alive = Alive()
         self._next = self._last_parameter = self._last_unit = 0
+        self._gradients: dict[int, int] = {}  # parameter -> storage
         self._events: list[Event] = []
 
     def write(self, pieces: Sequence[Piece], layers: int) -> list[Event]:
@@ -48,19 +49,27 @@ class EventWriter:
 
     def _on_storage(self, token: Token, size: int, modes: tuple[int, ...]) -> None:
         kind, category, c = (int(v) for v in token.fixed)  # type: ignore[call-overload]
-        same = self._alive.classes[size, category]
-        rank = token.references[0][modes[0]]
-        if rank >= len(same):
-            raise IndexError(rank)
-        storage = same[rank] if modes[0] == 0 else same[len(same) - 1 - rank]
         b = 0
+        if kind == Kind.GRADIENT:
+            b = self._last_parameter = _named(token.references[1], modes[1], self._count, self._last_parameter)
+        if token.references[0] == OWN:
+            storage = self._gradients[b]
+        else:
+            storage = self._ranked(token.references[0], modes[0], size, category)
         if kind == Kind.FREE:
             self._alive.gone(storage)
         elif kind == Kind.RETAG:
             self._alive.moved(storage, c)
         else:
-            b = self._last_parameter = _named(token.references[1], modes[1], self._count, self._last_parameter)
+            self._gradients[b] = storage
         self._events.append((kind, storage, b, c))
+
+    def _ranked(self, reference: Reference, mode: int, size: int, category: int) -> int:
+        same = self._alive.classes[size, category]
+        rank = reference[mode]
+        if rank >= len(same):
+            raise IndexError(rank)
+        return same[rank] if mode == 0 else same[len(same) - 1 - rank]
 
 
 def _named(reference: Reference, mode: int, count: int, last: int) -> int:

@@ -26,6 +26,7 @@ class Captured:
 
     facts: Facts
     trace: Callable[[Question], Trace]
+    prepare: Callable[[Question], None] = lambda question: None  # imports what the trace will need, before it is forked off
 
 
 class Stop(BaseException):

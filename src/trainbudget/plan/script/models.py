@@ -137,7 +137,7 @@ def _build(cls: Any, name: Any, args: tuple[Any, ...], kwargs: dict[str, Any], b
     attention = attention or getattr(config, "_attn_implementation", None)
     flash = isinstance(attention, str) and "flash" in attention
     if isinstance(attention, str):
-        config._attn_implementation = "sdpa" if flash or attention == "flex_attention" else attention
+        config._attn_implementation = None if flash or attention == "flex_attention" else attention  # None: its own default
     model = _on_meta(lambda: cls(config, *args, **extra), dtype)
     if flash:  # the package with the kernels need not be installed
         use_flash_attention(model)

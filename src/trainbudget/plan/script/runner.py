@@ -54,6 +54,8 @@ def _line(error: BaseException) -> str:
 def _answers_to(captured: Captured, line: str) -> list[dict[str, Any]]:
     """Trace what one line asks for, side by side."""
     asked = [(msgspec.convert(one["question"], Question), Path(one["path"])) for one in json.loads(line)]
+    for question, _ in asked:
+        captured.prepare(question)
     children = [_fork(captured, question, path) for question, path in asked]
     return [_outcome(child, path) for child, (_, path) in zip(children, asked, strict=True)]
 
@@ -106,12 +108,18 @@ def _read_config(job: Job) -> Captured:
     from trainbudget.plan.tracing.from_config import import_model_code, model_builder
 
     builder = model_builder(job.model_config, job.question.spec)  # tells bad input early
-    if builder.config is not None:
-        import_model_code(builder.config, job.question.spec)
+
+    def prepare(question: Question) -> None:
+        if builder.config is not None:
+            import_model_code(builder.config, question.spec)
+
+    prepare(job.question)
     facts = Facts(
         framework="plan", title="", spec={}, model_config=builder.config.to_dict() if builder.config is not None else None
     )
-    return Captured(facts=facts, trace=lambda question: trace_config(job.model_config, question.spec, question.target))
+    return Captured(
+        facts=facts, trace=lambda question: trace_config(job.model_config, question.spec, question.target), prepare=prepare
+    )
 
 
 def _run_script(job: Job, answers: IO[str], started: float) -> Captured | None:

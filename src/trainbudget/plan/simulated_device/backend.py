@@ -94,6 +94,7 @@ def install() -> list[str]:
     if _registrations:
         return []
     from trainbudget.plan.simulated_device.autocast import install_autocast
+    from trainbudget.plan.simulated_device.grouped_matmul import install_grouped_matmul
     from trainbudget.plan.simulated_device.kernels import install_kernels
 
     library = torch.library.Library("aten", "IMPL")
@@ -107,6 +108,7 @@ def install() -> list[str]:
         warnings.filterwarnings("ignore", message=".*[Oo]verriding a previously registered kernel.*")  # the CPU's own, on purpose
         unknown = install_autocast(library)
         install_kernels(library)
+        install_grouped_matmul(library)
     return unknown
 
 

@@ -104,8 +104,10 @@ class ModelBuilder:
         auto = getattr(transformers, AUTO_CLASSES[self._spec.task])
         dtype = getattr(torch, model_dtype(self._spec))
         flash = self._spec.attention.startswith("flash")
+        # Without a name the class takes sdpa, or eager where it has no other (Gemma 2, BLOOM), as it does for the user.
+        named = None if flash or self._spec.attention == "sdpa" else self._spec.attention
         with _without_initialisers():
-            model = auto.from_config(self.config, dtype=dtype, attn_implementation="sdpa" if flash else self._spec.attention)
+            model = auto.from_config(self.config, dtype=dtype, attn_implementation=named)
         if flash:
             from trainbudget.plan.tracing.flash_attention import use_flash_attention
 
