@@ -95,7 +95,7 @@ def _ideas(spec: TrainSpec, gpu: GpuSpec, level: int, vocabulary: str) -> Iterat
     possible = [name for name, new in singles.items() if new is not None]
     for names in combinations(possible, level):
         if {"optimizer", "adapter"} <= set(names):
-            continue  # an adapter's optimizer state is too small to matter
+            continue  # the suggested adapter's optimizer state is too small to matter
         new = {k: v for n in names for k, v in (singles[n] or {}).items()}
         yield _Idea(names=names, spec=msgspec.structs.replace(spec, **new), batch="batch" in names)
 
@@ -113,8 +113,6 @@ def _precision(spec: TrainSpec, gpu: GpuSpec) -> dict[str, Any] | None:
 
 def _optimizer(spec: TrainSpec, vocabulary: str) -> dict[str, Any] | None:
     possible = vocabulary != "lightning" and spec.optimizer.startswith("adamw") and "8bit" not in spec.optimizer
-    if spec.peft is not None:  # as above
-        return None
     return {"optimizer": "adamw_8bit"} if possible else None
 
 

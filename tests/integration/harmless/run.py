@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
+
+import pytest
 
 import trainbudget.live.probes.garbage as garbage
 from trainbudget.live import start
@@ -87,26 +88,11 @@ def _places_of(owner: Any, name: str, before: Any) -> list[Any]:
 
 
 @contextmanager
-def _imported(name: str, module: ModuleType) -> Iterator[None]:
-    """`import name` gives this module. Only this one entry changes: `mock.patch.dict` empties the whole table for a moment,
-    and a monitor's thread that imports in that moment loads `importlib` a second time, for good."""
-    before = sys.modules.get(name)
-    sys.modules[name] = module
-    try:
-        yield
-    finally:
-        if before is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = before
-
-
-@contextmanager
 def quick() -> Iterator[FakeCuda]:
     """A fake CUDA, short patience, every collection of garbage a long one."""
     cuda = FakeCuda()
     with (
-        _imported("torch", fake_torch(cuda)),
+        pytest.MonkeyPatch.context() as patch,
         mock.patch.object(life, "CLOSE_S", 0.25),
         mock.patch.object(steps, "ALLOCATOR_S", 0.0),
         mock.patch.object(garbage, "WORTH_TELLING_S", 0.0),
@@ -114,6 +100,9 @@ def quick() -> Iterator[FakeCuda]:
         mock.patch.object(logging.getLogger(), "handlers", []),
         mock.patch.object(logging.getLogger("trainbudget"), "handlers", []),
     ):
+        # One entry: `mock.patch.dict` empties the whole table for a moment, and a monitor's thread that imports in that moment
+        # loads `importlib` a second time, for good.
+        patch.setitem(sys.modules, "torch", fake_torch(cuda))
         yield cuda
 
 

@@ -401,3 +401,15 @@ def test_what_a_compiler_may_compute_again_is_what_cheap_operators_wrote() -> No
         target=GPU,
     )
     assert trace.recomputable_bytes == pytest.approx(512 * 1024 * 4, abs=512)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "bloom"])
+def test_a_family_without_fused_attention_is_traced_as_it_is_loaded(family: str) -> None:
+    """transformers refuses `sdpa` by name for it and takes eager by itself."""
+    config = {**TINY, "model_type": family, "n_layer": 2, "n_head": 4, "head_dim": 16}
+    asked, eager, flash = (
+        predict_memory(trace_config(config, spec(attention=a, precision="bf16"), GPU), GPU)
+        for a in ("sdpa", "eager", "flash_attention_2")
+    )
+    assert asked.device == eager.device
+    assert flash.fits

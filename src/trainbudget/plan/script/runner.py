@@ -113,7 +113,6 @@ def _read_config(job: Job) -> Captured:
         if builder.config is not None:
             import_model_code(builder.config, question.spec)
 
-    prepare(job.question)
     facts = Facts(
         framework="plan", title="", spec={}, model_config=builder.config.to_dict() if builder.config is not None else None
     )

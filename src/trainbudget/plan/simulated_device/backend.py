@@ -108,7 +108,8 @@ def install() -> list[str]:
         warnings.filterwarnings("ignore", message=".*[Oo]verriding a previously registered kernel.*")  # the CPU's own, on purpose
         unknown = install_autocast(library)
         install_kernels(library)
-        install_grouped_matmul(library)
+        if PORTABLE:
+            install_grouped_matmul(library)
     return unknown
 
 

@@ -9,15 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 #: Rows of the result start at multiples of this, bytes (`create_grouped_gemm_output_tensor`).
 ROW_BYTES = 16
 
 
 def install_grouped_matmul(library: torch.library.Library) -> None:
-    """Register the shape function; torch before 2.7 has no such operator."""
-    if hasattr(torch.ops.aten, "_grouped_mm"):
-        library.impl("_grouped_mm", grouped_mm, "Meta", allow_override=True)
+    """Register the shape function and the FLOPs, where torch has the operator (2.10, the first with a simulated device, has)."""
+    packet = getattr(torch.ops.aten, "_grouped_mm", None)
+    if packet is None:
+        return
+    library.impl("_grouped_mm", grouped_mm, "Meta", allow_override=True)
+    if packet not in flop_registry:
+        register_flop_formula(packet)(grouped_mm_flops)
 
 
 def grouped_mm(

@@ -144,7 +144,7 @@ def import_model_code(config: Any, spec: TrainSpec) -> None:
 
     with contextlib.suppress(Exception):  # a model that is not there is told of by whoever builds it
         getattr(transformers, AUTO_CLASSES[spec.task])._model_mapping[type(config)]
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(Exception):  # likewise, also where the installed versions do not go together
         if spec.peft is not None:
             import peft  # noqa: F401
 

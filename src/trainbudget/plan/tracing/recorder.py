@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry, shape_wrapper
+from torch.utils.flop_counter import flop_registry
 
 from trainbudget.plan.allocator import MIB
 from trainbudget.plan.simulated_device.backend import NAME
 from trainbudget.plan.simulated_device.cuda import means_cuda
-from trainbudget.plan.simulated_device.grouped_matmul import grouped_mm_flops
 from trainbudget.plan.simulated_device.reductions import SHRUNK, with_full_storage
 from trainbudget.plan.tracing.data_dependent import ANSWERS
 from trainbudget.plan.tracing.trace import Category, Event, Kind, OperatorCost, Phase
@@ -33,10 +32,6 @@ _BORN_IN = {
 _DATA_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.EVALUATION)  # an optimizer's step counters are no data
 _ATTENTION = ("attention",)
 _CONVOLUTION = ("convolution", "conv")
-#: FLOPs of operators by their shapes; torch counts no grouped products.
-_FLOPS = {**flop_registry}
-if hasattr(aten, "_grouped_mm"):
-    _FLOPS.setdefault(aten._grouped_mm, shape_wrapper(grouped_mm_flops))
 _LOGITS_BYTES = MIB  # a smaller tensor as wide as the vocabulary is a bias or a row, not the logits
 
 
@@ -224,7 +219,7 @@ class Recorder(TorchDispatchMode):
             return
         moved = sum(t.numel() * t.element_size() for t in on_device) + sum(t.numel() * t.element_size() for t in outs)
         plain = tuple(a for a in args if not isinstance(a, torch.dtype))  # mm.dtype's formula does not know the argument
-        flops = int(_FLOPS[packet](*plain, **kwargs, out_val=out)) if packet in _FLOPS else 0
+        flops = int(flop_registry[packet](*plain, **kwargs, out_val=out)) if packet in flop_registry else 0
         if not flops and self.phase is Phase.FORWARD and not name.endswith("_"):  # in place, the product's storage stays its own
             self._cheap.update(map(self.storage_of, outs))
         if flops and _is_causal(packet, args, kwargs):
